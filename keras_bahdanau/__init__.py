@@ -14,6 +14,7 @@ from keras_bahdanau import (
     plot,
     search,
     text,
+    toolkits,
     training,
 )
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
@@ -74,6 +75,7 @@ __all__ = [
     "prepare",
     "search",
     "text",
+    "toolkits",
     "train",
     "training",
 ]

@@ -48,6 +48,7 @@ FLOORS = [
     "search",
     "data",
     "models",
+    "toolkits",
     "callbacks",
     "training",
 ]

@@ -25,6 +25,7 @@ NAMESPACES = (
         for name in (
             "layers",
             "models",
+            "toolkits",
             "search",
             "losses",
             "metrics",

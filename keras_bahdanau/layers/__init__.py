@@ -18,7 +18,7 @@ from keras_bahdanau.layers.attention.tfa import (
     luong_from_tfa,
     monotonic_from_tfa,
 )
-from keras_bahdanau.layers.bridge import Bridge
+from keras_bahdanau.layers.bridge import Bridge, StateBridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
@@ -48,6 +48,7 @@ __all__ = [
     "ResidualCell",
     "ScheduledSampling",
     "ScoredAttention",
+    "StateBridge",
     "bahdanau_from_tfa",
     "luong_from_tfa",
     "monotonic_from_tfa",

@@ -8,6 +8,7 @@ from keras import ops
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.sequences import (
     SequenceLayer,
+    as_list,
     check_widths,
     checked_mask,
     gather_steps,
@@ -47,6 +48,9 @@ class BidirectionalEncoder(SequenceLayer):
             (required by fast kernels) or before it (as in the paper).
         kernel_initializer: Initializer of the input kernels.
         recurrent_initializer: Initializer of the recurrent kernels.
+        return_state: Whether to also return the final states of all layers, for a `StateBridge`.
+            The recurrent layers then get a mask, which is slower on torch and JAX. Exported graphs
+            use the same operators in both cases.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
@@ -57,7 +61,10 @@ class BidirectionalEncoder(SequenceLayer):
             With any other mask the annotations are undefined.
 
     Output shape:
-        Annotations `(B, Tx, 2 * units)`, zero at masked positions.
+        Annotations `(B, Tx, 2 * units)`, zero at masked positions. With `return_state` a tuple of
+        the annotations and of states `(B, 2 * units)`, in the order of a stack of decoder cells:
+        h (and c for "lstm") of the first layer, then of the next. Each is the final state of the
+        forward direction followed by that of the backward direction.
 
     Raises:
         ValueError: If `units` or `num_layers` is not positive, `dropout` is out of range, `cell` is
@@ -80,6 +87,7 @@ class BidirectionalEncoder(SequenceLayer):
         reset_after: bool = True,
         kernel_initializer="glorot_uniform",
         recurrent_initializer="orthogonal",
+        return_state: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -99,6 +107,7 @@ class BidirectionalEncoder(SequenceLayer):
         self.dropout = dropout
         self.residual = residual
         self.reset_after = reset_after
+        self.return_state = return_state
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
         self.supports_masking = True
@@ -111,6 +120,7 @@ class BidirectionalEncoder(SequenceLayer):
         return _CELLS[self.cell](
             self.units,
             return_sequences=True,
+            return_state=self.return_state,
             kernel_initializer=clone_initializer(self.kernel_initializer),
             recurrent_initializer=clone_initializer(self.recurrent_initializer),
             dtype=self.dtype_policy,
@@ -138,15 +148,20 @@ class BidirectionalEncoder(SequenceLayer):
         must_move = not (mask is None or right_padded)
         if must_move:
             outputs = gather_steps(outputs, order_kept_first(mask))
+        states = []
         for i, (forward, backward) in enumerate(
             zip(self.forward_layers, self.backward_layers, strict=True)
         ):
             inputs = outputs if i == 0 else self.dropout_layer(outputs, training=training)
-            layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
+            layer, layer_states = self.read_both_ways(
+                forward, backward, inputs, lengths, training=training
+            )
             outputs = outputs + layer if self.residual and i else layer
+            states += layer_states
         if must_move:
             outputs = gather_steps(outputs, ops.maximum(index_among_kept(mask), 0))
-        return zero_masked(outputs, mask)
+        outputs = zero_masked(outputs, mask)
+        return (outputs, *states) if self.return_state else outputs
 
     def read_both_ways(self, forward, backward, inputs, lengths, training=None):
         """Run two recurrent layers over right-padded sequences, in opposite directions.
@@ -159,14 +174,30 @@ class BidirectionalEncoder(SequenceLayer):
             training: Whether the call is part of training.
 
         Returns:
-            `(B, Tx, 2 * units)` float tensor, undefined after the length of a row.
+            `(outputs, states)`: a `(B, Tx, 2 * units)` float tensor, undefined after the length of
+            a row; and the list of final states, `(B, 2 * units)` each, without `return_state` an
+            empty list.
         """
-        left_to_right = forward(inputs, training=training)
-        reversed_ = backward(reverse_by_length(inputs, lengths), training=training)
-        return ops.concatenate([left_to_right, reverse_by_length(reversed_, lengths)], axis=-1)
+        mask = None
+        if self.return_state and lengths is not None:
+            mask = ops.arange(ops.shape(inputs)[1], dtype="int32") < ops.expand_dims(lengths, 1)
+        (left_to_right, *forward_states), (reversed_, *backward_states) = (
+            as_list(layer(sequences, mask=mask, training=training))
+            for layer, sequences in (
+                (forward, inputs),
+                (backward, reverse_by_length(inputs, lengths)),
+            )
+        )
+        outputs = ops.concatenate([left_to_right, reverse_by_length(reversed_, lengths)], axis=-1)
+        states = zip(forward_states, backward_states, strict=True)
+        return outputs, [ops.concatenate(pair, axis=-1) for pair in states]
 
     def compute_output_shape(self, inputs_shape):
-        return (*inputs_shape[:-1], 2 * self.units)
+        annotations = (*inputs_shape[:-1], 2 * self.units)
+        if not self.return_state:
+            return annotations
+        count = self.num_layers * (2 if self.cell == "lstm" else 1)
+        return (annotations, *[(inputs_shape[0], 2 * self.units)] * count)
 
     def get_config(self):
         return {
@@ -177,6 +208,7 @@ class BidirectionalEncoder(SequenceLayer):
             "dropout": self.dropout,
             "residual": self.residual,
             "reset_after": self.reset_after,
+            "return_state": self.return_state,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
             "layer_settings": record_settings(self.recurrent_layers()),

@@ -504,6 +504,11 @@ def call_masked(layer, sequences, mask, right_padded=False, **arguments):
     return layer(sequences, **arguments)
 
 
+def as_list(outputs):
+    """Return the outputs of a layer, one tensor or a tuple or list of tensors, as a list."""
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
 # --- The loop over time ---------------------------------------------------------------------------
 
 

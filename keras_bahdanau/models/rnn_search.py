@@ -50,8 +50,8 @@ class RNNSearch(Seq2Seq):
             embedding: the conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The query is
             the state between the two cells instead of the paper's s_{i-1}.
         layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
-        **kwargs: `scheduled_sampling`, `guided_alignment` and `tokenizer` of `Seq2Seq`, and the
-            arguments of `keras.Model`.
+        **kwargs: `read_source_end`, `scheduled_sampling`, `guided_alignment` and `tokenizer` of
+            `Seq2Seq`, and the arguments of `keras.Model`.
 
     Raises:
         ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or
@@ -179,7 +179,7 @@ class RNNSearch(Seq2Seq):
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
             "maxout_units reset_after readout_state initializer dropout tie_embeddings "
             "join_embeddings encoder_layers encoder_dropout conditional layer_normalization "
-            "guided_alignment"
+            "guided_alignment read_source_end"
         )
         config |= {name: getattr(self, name) for name in names.split()}
         config |= serialized(self, *self._config_layers)

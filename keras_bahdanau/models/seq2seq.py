@@ -13,10 +13,10 @@ from keras_bahdanau.data.batching import EpochDataset
 from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention import FixedContext
-from keras_bahdanau.layers.bridge import SOURCES, Bridge
+from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
-from keras_bahdanau.layers.sequences import call_masked, check_dense
+from keras_bahdanau.layers.sequences import as_list, call_masked, check_dense
 from keras_bahdanau.layers.sublayers import (
     all_layers,
     apply_settings,
@@ -31,7 +31,7 @@ from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
 # not an attribute of the model, because the replicas of TensorFlow are threads that share it.
@@ -47,13 +47,15 @@ class Seq2Seq(GenerationMixin, keras.Model):
         target_vocabulary_size: Number of target ids `V`.
         embedding_dim: Width `M` of both embeddings.
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
-            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. A layer
+            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. With
+            `return_state=True` it also returns its final states for a `StateBridge`. A layer
             without a mask argument, such as `Conv1D(D, 3, padding="same")`, gets zeros at masked
             positions. So does a model, which must handle masks between its own layers itself.
         decoder: An `AttentiveDecoder`.
         bridge: Source of the decoder's first state: the name of a summary (see `Bridge`), "last"
             for an encoder that reads in one direction, or a layer called as
-            `bridge(annotations, mask=mask)`, if it accepts a mask.
+            `bridge(annotations, mask=mask)`, if it accepts a mask; a `StateBridge` is called with
+            the final states of the encoder.
         dropout: Dropout rate of embeddings, annotations and readout, in [0, 1), or a triple of
             their rates.
         tie_embeddings: Whether the output layer is the transposed target embedding. The decoder's
@@ -71,6 +73,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
         tokenizer: The `Tokenizer` for `translate`; `None` for a model of ids. It can also be
             attached later: `model.tokenizer = tokenizer`. It is part of the `.keras` file but not
             of the config.
+        read_source_end: Whether the encoder reads the end token of a source. With False the token
+            is masked like padding, for a model that was trained on sources without it.
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
@@ -117,6 +121,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         guided_alignment: float = 1.0,
         kernel_initializer=None,
         tokenizer=None,
+        read_source_end: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -134,6 +139,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.dropout = _dropout_rates(dropout)
         self.tie_embeddings = tie_embeddings
         self.join_embeddings = join_embeddings
+        self.read_source_end = read_source_end
         self.scheduled_sampling = scheduled_sampling
         self.guided_alignment = guided_alignment
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -188,8 +194,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         build_sublayer(self.encoder, embedded)
         # Keras computes the output spec, unlike the shape, of any layer with a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
-        annotations = _annotations_shape(self.encoder, spec)
-        build_sublayer(self.bridge, annotations)
+        with_states = isinstance(self.bridge, StateBridge)
+        annotations, *states = _encoder_shapes(self.encoder, spec, with_states)
+        build_sublayer(self.bridge, states if with_states else annotations)
         if self.join_embeddings:
             annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
         build_sublayer(self.decoder, embedded, annotations)
@@ -354,10 +361,15 @@ class Seq2Seq(GenerationMixin, keras.Model):
             bridge.
         """
         mask = ops.not_equal(source, PAD)
+        if not self.read_source_end:
+            mask = ops.logical_and(mask, ops.not_equal(source, EOS))
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
         arguments = {"right_padded": right_padded, "training": training}
-        annotations = call_masked(self.encoder, embedded, mask, **arguments)
-        cell_state = call_masked(self.bridge, annotations, mask, **arguments)
+        annotations, *states = as_list(call_masked(self.encoder, embedded, mask, **arguments))
+        if isinstance(self.bridge, StateBridge):
+            cell_state = self.bridge(keras.tree.flatten(states))
+        else:
+            cell_state = call_masked(self.bridge, annotations, mask, **arguments)
         if self.join_embeddings:
             annotations = ops.concatenate([annotations, embedded], axis=-1)
         return self.annotation_dropout(annotations, training=training), mask, cell_state
@@ -439,6 +451,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
             "join_embeddings": self.join_embeddings,
+            "read_source_end": self.read_source_end,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "layer_settings": record_settings(self._own_layers()),
@@ -507,23 +520,31 @@ def _check_encoder(encoder, bridge):
             f"keras.layers.RNN(cell, return_sequences=True). Received: {encoder!r}"
         )
     last = last_layer(encoder)
-    if _is_recurrent(last) and (last.return_state or not last.return_sequences):
-        raise ValueError(
-            "Argument `encoder` must return annotations (batch, time, width) and nothing else; "
-            "write return_sequences=True and return_state=False. Received: return_sequences="
-            f"{last.return_sequences} and return_state={last.return_state}"
+    with_states = isinstance(bridge, StateBridge)
+    returns_state = getattr(last, "return_state", with_states)
+    returns_sequences = getattr(last, "return_sequences", True)
+    if returns_state != with_states or not returns_sequences:
+        expected = (
+            "annotations (batch, time, width) and its final states for a StateBridge"
+            if with_states
+            else "annotations (batch, time, width) and nothing else without a StateBridge"
         )
-    if bridge == "backward_first":
-        _check_bidirectional(encoder)
+        raise ValueError(
+            f"Argument `encoder` must return {expected}; write return_sequences=True and "
+            f"return_state={with_states}. Received: return_sequences={returns_sequences} and "
+            f"return_state={returns_state}"
+        )
+    if bridge in ("backward_first", "ends"):
+        _check_bidirectional(encoder, bridge)
 
 
-def _check_bidirectional(encoder):
+def _check_bidirectional(encoder, bridge):
     """Raise a `ValueError` if the last recurrent layer of an encoder reads in one direction."""
     layer = next(filter(_is_recurrent, reversed(all_layers(encoder))), None)
     is_concatenated = isinstance(layer, keras.layers.Bidirectional) and layer.merge_mode == "concat"
     if layer is not None and not is_concatenated:
         raise ValueError(
-            'Argument `bridge` must not be "backward_first" with an encoder whose annotations are '
+            f'Argument `bridge` must not be "{bridge}" with an encoder whose annotations are '
             'not [forward ; backward]; write bridge="last" for one that reads in one direction. '
             f"Received: {encoder!r}"
         )
@@ -533,18 +554,21 @@ def _is_recurrent(layer):
     return isinstance(layer, (keras.layers.Bidirectional, keras.layers.RNN))
 
 
-def _annotations_shape(encoder, spec):
-    """Return the shape of the annotations from the output spec of an encoder.
+def _encoder_shapes(encoder, spec, with_states):
+    """Return the shapes of the annotations and of all states from the output spec of an encoder.
 
     Raises:
-        ValueError: If the output is not one tensor `(batch, time, width)`.
+        ValueError: If the output is not one tensor `(batch, time, width)`, with states `(batch,
+            width)` if `with_states`.
     """
-    if isinstance(spec, (list, tuple)) or len(spec.shape) != 3:
+    shapes = [tuple(part.shape) for part in keras.tree.flatten(spec)]
+    if len(shapes[0]) != 3 or (len(shapes) > 1) != with_states:
+        expected = ", and final states for a StateBridge" if with_states else ""
         raise ValueError(
-            "Argument `encoder` must return annotations, one tensor (batch, time, width). "
-            f"Received: {encoder!r}, which returns {spec}"
+            "Argument `encoder` must return annotations, one tensor (batch, time, width)"
+            f"{expected}. Received: {encoder!r}, which returns {spec}"
         )
-    return tuple(spec.shape)
+    return shapes
 
 
 def _check_inputs(inputs):

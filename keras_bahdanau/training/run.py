@@ -41,6 +41,7 @@ from keras_bahdanau.optimizers import Adam, WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.precision import resolve_dtype_policy
+from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.folder import (
@@ -404,6 +405,8 @@ def build(options, tokenizer, updates, warmup):
         dtype=resolve_dtype_policy(options.dtype_policy),
     )
     model.build()
+    for side, path in options.word_vectors.items():
+        set_word_vectors(model, side, path)
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(

@@ -46,6 +46,8 @@ def model():
     outputs["sequence"], outputs["state_after"] = start(x, mask=mask, initial_state=state)
     start = keras.layers.LSTM(4, return_state=True)
     outputs["h"], outputs["h_again"], outputs["c"] = start(x, initial_state=[state, 2 * state])
+    encoder = BidirectionalEncoder(4, cell="lstm", num_layers=2, return_state=True)
+    outputs |= {f"encoder_{i}": part for i, part in enumerate(encoder(x, mask=mask))}
     outputs = [keras.layers.Identity(name=f"{name}_out")(y) for name, y in outputs.items()]
     return keras.Model([x, mask, state], outputs)
 
@@ -94,8 +96,9 @@ def test_no_layer_is_left_as_a_loop(graph):
         if attribute.name == "direction"
     ]
     # With and without a mask: two Bidirectionals, an encoder with one layer and one with two, and
-    # two backward layers, each of which is joined with a forward layer over the same input.
-    assert directions.count("bidirectional") == 2 * (2 + 1 + 2 + 2)
+    # two backward layers, each of which is joined with a forward layer over the same input. With a
+    # mask, an encoder with two layers that returns its states.
+    assert directions.count("bidirectional") == 2 * (2 + 1 + 2 + 2) + 2
     assert "reverse" not in directions
     for node in nodes:
         if node.op_type == "GRU":

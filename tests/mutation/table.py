@@ -1071,4 +1071,32 @@ MUTATIONS = (
         "file_sha256(average) == file_sha256(path)",
         "export/test_model_card.py",
     ),
+    Mutation(
+        "final-states-of-padding",
+        "keras_bahdanau/layers/encoder.py",
+        "        if self.return_state and lengths is not None:\n",
+        "        if False:\n",
+        "library/layers/test_encoder.py library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "pytorch-gates-keep-their-order",
+        "keras_bahdanau/toolkits/recurrent.py",
+        "[update, reset, new]",
+        "[reset, update, new]",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "opennmt-bridge-mixes-layers",
+        "keras_bahdanau/toolkits/opennmt.py",
+        "blocks[kinds * i + kind, kinds * j + kind] = block",
+        "blocks[kinds * j + kind, kinds * i + kind] = block",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "joined-pieces-keep-their-space",
+        "export/keras_bahdanau_runtime/text/split_text.py",
+        "        if self._continues:\n",
+        "        if False:\n",
+        "runtime/test_tokenizer.py library/toolkits/test_toolkits.py",
+    ),
 )

@@ -430,3 +430,56 @@ def test_normalization_is_kept_in_the_file(tmp_path, normalization, text, form, 
 def test_read_parallel_refuses_files_without_common_pairs(tmp_path, source, target, message):
     with pytest.raises(ValueError, match=message):
         read_parallel(*write_pair(tmp_path, source, target))
+
+
+# --- Text that is split already -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "ids", "decoded", "tokens"),
+    [
+        (
+            ["a", "b.", "@@"],
+            "a  b. c a",
+            [4, 5, 1, 4],
+            "a b. <unk> a",
+            ["a", " b.", " <unk>", " a"],
+        ),
+        (["Fuß@@", "ball"], "Fuß@@ ball ball", [4, 5, 5], "Fußball ball", ["Fuß", "ball", " ball"]),
+        (["Fuß@@", "ball"], "ball Fuß@@", [5, 4], "ball Fuß", ["ball", " Fuß"]),
+        (["Fuß@@", "ball"], "Fuß@@ x ball", [4, 1, 5], "Fuß<unk> ball", ["Fuß", "<unk>", " ball"]),
+        (["▁Fuß", "ball"], "▁Fuß ball ▁Fuß", [4, 5, 4], "Fußball Fuß", ["Fuß", "ball", " Fuß"]),
+        (
+            ["a\xa0b"],
+            "a\xa0b </s> <s>",
+            [4, 1, 1],
+            "a\xa0b <unk> <unk>",
+            ["a\xa0b"] + [" <unk>"] * 2,
+        ),
+    ],
+)
+def test_pieces_of_other_tools_are_joined(pieces, text, ids, decoded, tokens, tmp_path):
+    split_text = Tokenizer.from_pieces(["z"], pieces)
+    split_text.save(tmp_path / "tokenizer.json")
+    for tokenizer in (split_text, Tokenizer.load(tmp_path / "tokenizer.json")):
+        assert tokenizer.encode_target(text) == [*ids, EOS]
+        assert tokenizer.decode([BOS, *ids, EOS, PAD]) == decoded
+        assert tokenizer.target_tokens(ids) == tokens
+        assert "".join(tokenizer.target_decoder().stream(ids)) == decoded
+        assert tokenizer.encode_source("z") == [4, EOS]
+        assert (tokenizer.source_vocabulary_size, tokenizer.joint) == (5, False)
+    assert Tokenizer.from_pieces(pieces).joint
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        (["a", "b c"], r"`sources\[1\]` must be a piece without spaces. Received: 'b c'"),
+        ([""], r"`sources\[0\]` must be a piece without spaces"),
+        (["a", "b", "b"], "`sources` must contain each piece once. Received: 'b' 2 times"),
+        ([3], r"`sources\[0\]` must be a str"),
+    ],
+)
+def test_invalid_pieces_are_refused(pieces, message):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.from_pieces(pieces)

@@ -179,6 +179,8 @@ def bridge(annotations, length, source, kernel, bias):
         summary = annotations[0, half:]
     elif source == "last":
         summary = annotations[length - 1]
+    elif source == "ends":
+        summary = np.concatenate([annotations[length - 1, :half], annotations[0, half:]])
     else:
         summary = annotations[:length].mean(axis=0)
     return np.tanh(summary @ kernel + bias)

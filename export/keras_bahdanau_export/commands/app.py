@@ -1,8 +1,8 @@
 """The command `keras-bahdanau`: its subcommands, its version and its log output.
 
-Keras is imported only inside the commands that need it: `train`, `distill`, `export`, `verify`,
-`shortlist`, `quickstart`, and `evaluate` for a run. The import takes seconds, so it comes after all
-checks that do not need it.
+Keras is imported only inside the commands that need it: `train`, `distill`, `import`, `export`,
+`verify`, `shortlist`, `quickstart`, and `evaluate` for a run. The import takes seconds, so it comes
+after all checks that do not need it.
 """
 
 import logging
@@ -20,6 +20,7 @@ try:
     from keras_bahdanau_export.commands.evaluate import evaluate
     from keras_bahdanau_export.commands.export import export
     from keras_bahdanau_export.commands.help_pages import HelpCommand, HelpGroup
+    from keras_bahdanau_export.commands.import_model import import_model
     from keras_bahdanau_export.commands.inspect import inspect
     from keras_bahdanau_export.commands.prepare import prepare
     from keras_bahdanau_export.commands.quickstart import quickstart
@@ -35,7 +36,7 @@ except ModuleNotFoundError as error:
 
 _COMMANDS = {
     "First steps": (quickstart,),
-    "Training": (prepare, train, distill, evaluate),
+    "Training": (prepare, train, distill, import_model, evaluate),
     "Export": (shortlist, export, verify),
     "Use of artifacts": (translate, score, align, inspect, serve),
 }
@@ -52,9 +53,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=_HELP,
 )
+# Names that differ from those of the functions, because they are keywords of Python.
+_NAMES = {import_model: "import"}
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
-        app.command(cls=HelpCommand, rich_help_panel=_panel)(_command)
+        app.command(_NAMES.get(_command), cls=HelpCommand, rich_help_panel=_panel)(_command)
 
 
 def _print_version(is_requested: bool) -> None:

@@ -82,9 +82,13 @@ def _make_read_both_ways(original):
         if not (_has_operator(forward) and _has_operator(backward)):
             return original(self, forward, backward, inputs, lengths, training=training)
         state = tree.flatten(forward.get_initial_state(ops.shape(inputs)[0]))
-        forward_outputs, _ = _run(forward, inputs, lengths, state, reverse=False)
-        backward_outputs, _ = _run(backward, inputs, lengths, state, reverse=True)
-        return ops.concatenate([forward_outputs, backward_outputs], axis=-1)
+        forward_outputs, forward_states = _run(forward, inputs, lengths, state, reverse=False)
+        backward_outputs, backward_states = _run(backward, inputs, lengths, state, reverse=True)
+        outputs = ops.concatenate([forward_outputs, backward_outputs], axis=-1)
+        if not self.return_state:
+            return outputs, []
+        states = zip(forward_states, backward_states, strict=True)
+        return outputs, [ops.concatenate(pair, axis=-1) for pair in states]
 
     return read_both_ways
 

@@ -120,6 +120,18 @@ class TrainingOptions:
     )
     units: int = _option(256, "Width of each recurrence.", limits=_COUNT, panel="Model")
     embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT, panel="Model")
+    source_embeddings: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
+            "start with, of width --embedding-dim.",
+            "panel": "Model",
+        },
+    )
+    target_embeddings: Path | None = field(
+        default=None,
+        metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
+    )
     attention_units: int = _option(
         256, "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
@@ -355,6 +367,12 @@ class TrainingOptions:
     def text_format(self) -> TextFormat:
         """Format of the texts."""
         return TextFormat(self.source_column, self.target_column, self.encoding, self.on_bad_line)
+
+    @property
+    def word_vectors(self) -> dict[str, Path]:
+        """The files of word vectors, by "source" and "target"."""
+        files = {"source": self.source_embeddings, "target": self.target_embeddings}
+        return {side: path for side, path in files.items() if path is not None}
 
     @property
     def dropouts(self) -> tuple[float, ...]:

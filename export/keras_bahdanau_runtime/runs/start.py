@@ -25,6 +25,7 @@ from keras_bahdanau_runtime.runs.folder import (
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -45,6 +46,8 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     if output.exists() and not output.is_dir():
         raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
     if not resume:
+        for path in options.word_vectors.values():
+            read_word_vectors(path, options.embedding_dim)  # checks the width
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         if output.exists() and not {CORPUS_FOLDER, DISTILLED_FOLDER} >= {*os.listdir(output)}:
             raise ValueError(

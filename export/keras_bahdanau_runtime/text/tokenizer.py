@@ -14,6 +14,7 @@ from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import RunError, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
+from keras_bahdanau_runtime.text.split_text import PieceJoiner, mark_of, piece_tokenizer
 
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
@@ -43,6 +44,7 @@ class TextDecoder:
 
     Args:
         pieces: The bytes of each id; see `Tokenizer.target_decoder`.
+        mark: Argument of a `PieceJoiner` for pieces of another tool, or `None`.
 
     Example:
 
@@ -52,8 +54,9 @@ class TextDecoder:
     (['', '', 'é', '</s>'], '')
     """
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
+    def __init__(self, pieces: Sequence[bytes], mark: str | None = None) -> None:
         self._pieces = pieces
+        self._join = None if mark is None else PieceJoiner(mark)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
 
@@ -62,9 +65,14 @@ class TextDecoder:
         if index in (PAD, BOS):
             return ""
         is_first, self._has_started = not self._has_started, True
-        if not self._has_piece(index):
-            return self.end() + SPECIAL[EOS if index == EOS else UNK]
-        text = self._decode(self._pieces[index])
+        if index == EOS:
+            return self.end() + SPECIAL[EOS]
+        if self._has_piece(index):
+            text = self._decode(self._pieces[index])
+        else:  # unknown words have a space in front, as all words
+            text = self.end() + ("" if self._join is None else " ") + SPECIAL[UNK]
+        if self._join is not None:
+            text = self._join(text)
         return text.removeprefix(" ") if is_first else text  # encoding adds a space in front
 
     def end(self) -> str:
@@ -141,7 +149,8 @@ class Tokenizer:
     accent (NFD), which have different ids. A tokenizer with a `normalization` first converts every
     text to one form, so decoding returns that form.
 
-    Most users call `Tokenizer.train` or `Tokenizer.load`.
+    Most users call `Tokenizer.train` or `Tokenizer.load`. `Tokenizer.from_pieces` makes a tokenizer
+    of text that another tool has split already. Other pieces are unknown to it.
 
     Args:
         source: `tokenizers.Tokenizer` of the source language.
@@ -159,6 +168,7 @@ class Tokenizer:
     def __init__(self, source: Any, target: Any = None) -> None:
         self._source = source
         self._target = source if target is None else target
+        self._source_mark, self._target_mark = map(mark_of, (source, self._target))
         self._source_pieces = byte_pieces(source.get_vocab())
         self._target_pieces = (
             self._source_pieces if target is None else byte_pieces(target.get_vocab())
@@ -209,6 +219,36 @@ class Tokenizer:
         if joint:
             return cls(_learn(sources + targets, *settings))
         return cls(_learn(sources, *settings), _learn(targets, *settings))
+
+    @classmethod
+    def from_pieces(
+        cls, sources: Sequence[str], targets: Sequence[str] | None = None
+    ) -> "Tokenizer":
+        """Return a tokenizer of text that is split already, into pieces separated by spaces.
+
+        The marks of two tools are removed when ids are decoded: with a piece that ends with "@@"
+        (subword-nmt), such a piece is joined with the next one; with a piece that starts with "▁"
+        (SentencePiece), all pieces are joined and each "▁" becomes a space.
+
+        Args:
+            sources: Pieces of the source language in the order of their ids, which start at 4.
+            targets: Pieces of the target language; `None` if both languages share their pieces.
+
+        Returns:
+            A `Tokenizer`.
+
+        Raises:
+            ValueError: A piece is not a str, is empty or contains a space, or occurs twice.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.from_pieces(["Fuß@@", "ball", "ist"])
+        >>> ids = tokenizer.encode_target("Fuß@@ ball ist toll")
+        >>> ids, tokenizer.decode(ids)
+        ([4, 5, 6, 1, 3], 'Fußball ist <unk>')
+        """
+        source = piece_tokenizer("sources", sources)
+        return cls(source, None if targets is None else piece_tokenizer("targets", targets))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
@@ -415,11 +455,11 @@ class Tokenizer:
 
     def source_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one source text."""
-        return TextDecoder(self._source_pieces)
+        return TextDecoder(self._source_pieces, self._source_mark)
 
     def target_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one target text."""
-        return TextDecoder(self._target_pieces)
+        return TextDecoder(self._target_pieces, self._target_mark)
 
     def _until_end(self, ids: Iterable[int]) -> list[int]:
         """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""

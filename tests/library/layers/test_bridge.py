@@ -16,12 +16,13 @@ from layer_checks import (
 )
 
 from keras_bahdanau import Bridge
+from keras_bahdanau.layers import StateBridge
 
 B, TX, D = 4, 5, 6
 SIZES = [3, 2]
 LENGTHS = [5, 3, 1, 0]
 MASK = right_mask(LENGTHS, TX)
-SUMMARIES = ["backward_first", "last", "mean"]
+SUMMARIES = ["backward_first", "last", "ends", "mean"]
 sources = pytest.mark.parametrize("source", [*SUMMARIES, "zero"])
 summaries = pytest.mark.parametrize("source", SUMMARIES)
 
@@ -41,6 +42,34 @@ def reference_bridge(bridge, annotations, lengths):
 
 def concatenated(states):
     return np.concatenate([np.asarray(numpy(state), "float32") for state in states], axis=-1)
+
+
+def test_another_activation_replaces_the_tanh(rng):
+    bridge, annotations = Bridge([3], "mean", activation="relu"), array(rng, B, TX, D)
+    [state] = bridge(annotations)
+    kernel, bias = reference.float64(bridge.get_weights())
+    expected = np.maximum(annotations.mean(axis=1, dtype="float64") @ kernel + bias, 0)
+    assert_close(state, expected)
+    assert (expected == 0).any() and (expected > 0).any()
+    assert_config_round_trip(bridge)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, None])
+def test_a_state_bridge_reads_all_states_or_passes_them_on(sizes, rng, tmp_path):
+    states = [array(rng, B, 4), array(rng, B, 5)]
+    bridge = StateBridge(sizes, activation="relu")
+    bridge.build([state.shape for state in states])
+    randomize(bridge, rng)
+    expected = states
+    if sizes is not None:
+        kernel, bias = reference.float64(bridge.get_weights())
+        product = np.maximum(np.concatenate(states, -1) @ kernel + bias, 0)
+        expected = [product[:, :3], product[:, 3:]]
+    for actual, part in zip(bridge(states), expected, strict=True):
+        assert_close(actual, part)
+    shapes = bridge.compute_output_shape([state.shape for state in states])
+    assert shapes == [part.shape for part in expected]
+    assert_config_round_trip(bridge)
 
 
 @summaries

@@ -25,6 +25,7 @@ from layer_checks import (
     assert_survives_saving,
     dtype_policy,
     numpy,
+    randomize,
     right_mask,
 )
 
@@ -90,6 +91,27 @@ def test_an_implicit_mask_is_applied_and_passed_on(form, rng):
     assert_close(model(IDS), expected)
     annotations = encoder(embedding(IDS))
     assert_close(annotations._keras_mask, IDS != 0, 0)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_final_states_are_those_of_each_sequence_alone(cell, rng):
+    encoder = BidirectionalEncoder(UNITS, cell, num_layers=2, return_state=True)
+    encoder.build((B, TX, M))
+    randomize(encoder, rng)
+    inputs = array(rng, B, TX, M)
+    annotations, *states = encoder(inputs, mask=ANY_MASK)
+    assert len(states) == (4 if cell == "lstm" else 2)
+    for row, keep in enumerate(ANY_MASK[:3]):
+        alone, *states_alone = encoder(inputs[row, keep][None])
+        assert_close(numpy(annotations)[row, keep], numpy(alone)[0])
+        for state, expected in zip(states, states_alone, strict=True):
+            assert_close(numpy(state)[row], numpy(expected)[0])
+        # The last h is in the annotations: forward at the last step, backward at the first.
+        top = states[-2] if cell == "lstm" else states[-1]
+        ends = [numpy(alone)[0, -1, :UNITS], numpy(alone)[0, 0, UNITS:]]
+        assert_close(numpy(top)[row], np.concatenate(ends))
+    shapes = encoder.compute_output_shape(inputs.shape)
+    assert [tuple(part.shape) for part in (annotations, *states)] == list(shapes)
 
 
 # --- Dropout --------------------------------------------------------------------------------------

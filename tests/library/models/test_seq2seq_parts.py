@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from copy_task import copy_task
 from keras import ops
-from layer_checks import WIDE_POLICIES, dtype_policy
+from layer_checks import WIDE_POLICIES, assert_close, dtype_policy
 from models import SIZES, VOCABULARIES, model_of, plain_gru
 
 from keras_bahdanau import (
@@ -18,6 +18,8 @@ from keras_bahdanau import (
     Seq2Seq,
     TokenCrossentropy,
 )
+from keras_bahdanau.layers import StateBridge
+from keras_bahdanau_runtime.ids import EOS
 
 INPUTS, LABELS = copy_task(rows=32)
 SOURCE = INPUTS["source"][:4]
@@ -81,6 +83,24 @@ def test_an_encoder_that_returns_no_annotations_is_refused(encoder):
     message = "`encoder` must return annotations .* write return_sequences=True and return_state=F"
     with pytest.raises(ValueError, match=message):
         model_of(encoder, bridge="last")
+
+
+@pytest.mark.parametrize("encoder", [GRUS(), BidirectionalEncoder(4), keras.layers.Dense(4)])
+def test_a_state_bridge_needs_an_encoder_with_states(encoder):
+    with pytest.raises(ValueError, match=r"`encoder` must return annotations.* StateBridge"):
+        model_of(encoder, bridge=StateBridge()).build()
+
+
+def test_a_source_may_be_read_without_its_end_token():
+    model = model_of(BidirectionalEncoder(4), read_source_end=False)
+    restored = Seq2Seq.from_config(model.get_config())
+    source = np.array([[5, 6, EOS, 0], [5, 6, 7, EOS]])
+    for each in (model, restored):
+        each.build()
+        annotations, mask, _ = each.encode(source)
+        assert_close(mask, source > EOS, 0)
+        expected, _, _ = each.encode(np.where(source == EOS, 0, source))
+        assert_close(annotations, expected, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_bahdanau import BeamSearch, TrainingOptions, TranslationDataset, train
+from keras_bahdanau import BeamSearch, Tokenizer, TrainingOptions, TranslationDataset, train
 from keras_bahdanau.callbacks import ResumableEpochs
 from keras_bahdanau.training.run import _compiled_shapes, _evaluators, build, load_best
 from keras_bahdanau_runtime.files import try_lock
@@ -566,3 +566,32 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 def test_a_longer_run_on_jax_has_more_shapes(values, shapes):
     corpus = types.SimpleNamespace(pairs=30_000, source_tokens=400_000, tokens=500_000)
     assert _compiled_shapes(options(**values), corpus) == shapes
+
+
+def test_embeddings_start_with_word_vectors(tmp_path):
+    (tmp_path / "de.vec").write_text("1 3\nHund 1 2 3\nund 4 5 6\n")
+    tokenizer = Tokenizer.train(["Hund und"], ["Hund und"], 300, min_frequency=1)
+    sizes = {"units": 2, "attention_units": 2, "embedding_dim": 3}
+    models = [
+        build(options(**sizes, **vectors), tokenizer, updates=10, warmup=0)
+        for vectors in ({}, {"target_embeddings": tmp_path / "de.vec"})
+        if not keras.utils.set_random_seed(0)
+    ]
+    before, after = (model.target_embedding.get_weights()[0] for model in models)
+    hund, und = tokenizer.encode_target("Hund und")[:-1]
+    assert after[[hund, und]].tolist() == [[1, 2, 3], [4, 5, 6]]
+    changed = {index for index in range(len(before)) if (before[index] != after[index]).any()}
+    words = {tokenizer.target_piece(index).strip() for index in changed}
+    assert words == {b"Hund", b"und"}
+    sources = [model.source_embedding.get_weights()[0] for model in models]
+    assert (sources[0] == sources[1]).all()
+
+
+def test_word_vectors_of_another_width_are_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.src", "a.tgt", "b.src", "b.tgt"):
+        (tmp_path / name).write_text("a b\n")
+    (tmp_path / "en.vec").write_text("dog 1 2\n")
+    with pytest.raises(ValueError, match=r"en.vec: expected vectors as wide as the embeddings, 4"):
+        train(options(source_embeddings="en.vec", embedding_dim=4), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""Count the translations of an imported run that equal those of the toolkit's own decoder.
+
+    keras-bahdanau import joeynmt joeynmt-run -o run
+    python -m joeynmt test config.yaml --output-path joeynmt-output
+    python benchmarks/compare_toolkit.py run test.bpe.en joeynmt-output.test --beam-size 5
+
+Sources are split as for the toolkit. Pieces of subword-nmt in the toolkit's output are joined.
+"""
+
+import argparse
+from pathlib import Path
+
+from keras_bahdanau import BeamSearch, GreedySearch
+from keras_bahdanau.training.run import load_best
+from keras_bahdanau_runtime.text.corpus import read_lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("output", type=Path, help="The toolkit's translations of the source.")
+    parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--min-length", type=int, default=0, help="With the end token.")
+    parser.add_argument("--max-length", type=int, default=50)
+    options = parser.parse_args()
+    search = GreedySearch(min_length=options.min_length)
+    if options.beam_size > 1:
+        search = BeamSearch(
+            options.beam_size, options.length_penalty, min_length=options.min_length
+        )
+    theirs = [f"{line} ".replace("@@ ", "").strip() for line in read_lines(options.output)]
+    model, sources = load_best(options.run), read_lines(options.source)
+    ours = model.translate(sources, search=search, max_length=options.max_length)
+    rows = enumerate(zip(ours, theirs, strict=True), start=1)
+    different = [(row, our.text, other) for row, (our, other) in rows if our.text.strip() != other]
+    for row, our, other in different:
+        print(f"line {row}\n  imported: {our}\n  toolkit:  {other}")
+    print(f"{len(theirs) - len(different)} of {len(theirs)} translations are equal.")
+
+
+if __name__ == "__main__":
+    main()

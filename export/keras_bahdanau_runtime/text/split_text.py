@@ -1,0 +1,101 @@
+"""Tokenizers of text that another tool has split into pieces, separated by spaces."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
+
+CONTINUES = "@@"  # end of a piece of subword-nmt that continues in the next one
+SPACE = "▁"  # a space in the pieces of SentencePiece
+
+
+class PieceJoiner:
+    """Function that removes the marks of a tool from the texts of pieces, one piece at a time.
+
+    Args:
+        mark: `CONTINUES`, `SPACE`, or "" for pieces without marks.
+
+    Example:
+
+    >>> joiner = PieceJoiner("@@")
+    >>> [joiner(piece) for piece in (" Fuß@@", " ball", " ist")]
+    [' Fuß', 'ball', ' ist']
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._continues = False
+
+    def __call__(self, text: str) -> str:
+        """Return the text of a piece with a space in front if it starts a word."""
+        if self._mark == SPACE:
+            return text.removeprefix(" ").replace(SPACE, " ")
+        if self._continues:
+            text = text.removeprefix(" ")
+        self._continues = bool(self._mark) and text.endswith(self._mark)
+        return text.removesuffix(self._mark)
+
+
+def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
+    """Return a `tokenizers.Tokenizer` of pieces that are separated by spaces.
+
+    Args:
+        name: Name of the argument, for messages.
+        pieces: The pieces in the order of their ids, which start at 4.
+
+    Raises:
+        ValueError: A piece is not a str, is empty or contains a space, or occurs twice.
+    """
+    for index, piece in enumerate(pieces):
+        check_text(f"{name}[{index}]", piece)
+        if not piece or " " in piece:
+            raise ValueError(
+                f"Argument `{name}[{index}]` must be a piece without spaces. Received: {piece!r}"
+            )
+    for piece, count in Counter(pieces).most_common(1):
+        if count > 1:
+            raise ValueError(
+                f"Argument `{name}` must contain each piece once. Received: {piece!r} {count} times"
+            )
+    lib = require("tokenizers", extra="text")
+    # With a space in front, no piece is spelled like a special one.
+    byte_level = lib.pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    vocabulary = {piece: index for index, piece in SPECIAL.items()}
+    for index, piece in enumerate(pieces, start=len(SPECIAL)):
+        [(spelled, _)] = byte_level.pre_tokenize_str(piece)
+        vocabulary[spelled] = index
+    tokenizer = lib.Tokenizer(lib.models.WordLevel(vocabulary, unk_token=SPECIAL[UNK]))
+    tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
+        [lib.pre_tokenizers.Split(" ", "removed"), byte_level]
+    )
+    replacements = []
+    if any(piece.startswith(SPACE) for piece in pieces):
+        replacements = [(" ", ""), (SPACE, " ")]
+    elif any(piece.endswith(CONTINUES) for piece in pieces):
+        replacements = [(f"{CONTINUES} ", "")]
+    tokenizer.decoder = lib.decoders.Sequence(
+        [
+            lib.decoders.ByteLevel(),
+            *(lib.decoders.Replace(old, new) for old, new in replacements),
+            lib.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = lib.processors.TemplateProcessing(
+        single=f"$A {SPECIAL[EOS]}", special_tokens=[(SPECIAL[EOS], EOS)]
+    )
+    return tokenizer
+
+
+def mark_of(tokenizer: Any) -> str | None:
+    """Return the argument of `PieceJoiner` for a tokenizer; `None` for one of byte pairs."""
+    if type(tokenizer.model).__name__ != "WordLevel":
+        return None
+    decoders = (json.loads(tokenizer.to_str())["decoder"] or {}).get("decoders", ())
+    replaced = {
+        str(part["pattern"].get("String")).strip() for part in decoders if part["type"] == "Replace"
+    }
+    return next((mark for mark in (SPACE, CONTINUES) if mark in replaced), "")
