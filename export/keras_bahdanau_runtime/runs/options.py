@@ -3,9 +3,10 @@
 import difflib
 import functools
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
@@ -19,7 +20,9 @@ from keras_bahdanau_runtime.text.tokenizer import (
     NORMALIZATIONS,
 )
 
-MODELS = ("rnnsearch", "rnnencdec")
+# Models by option, with the names of their classes.
+MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
+PARTS = ("encoder", "decoder", "embeddings")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 # Names of options in files of earlier versions.
 _FORMER_NAMES = {
@@ -35,6 +38,13 @@ def _option(default: Any, help: str, **metadata: Any) -> Any:
     Metadata `limits` are arguments of `check_range`; `panel` is its panel on the help page.
     """
     return field(default=default, metadata={"help": help, **metadata})
+
+
+def _model_option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has this default."""
+    shown = str(default).lower() if isinstance(default, bool) else default
+    help = f"{help} If absent: {shown}, or as in --init."
+    return _option(None, help, model_default=default, **metadata)
 
 
 _COUNT = {"low": 1}
@@ -53,8 +63,9 @@ class TrainingOptions:
 
     Raises:
         ValueError: A value has another type than its field, or is outside its limits; the numbers
-            of held-out sources and targets differ; or `updates` is given without `every`, or is not
-            a multiple of it.
+            of held-out sources and targets differ; `updates` is given without `every`, or is not a
+            multiple of it; `freeze` is given without `init`, or freezes the whole model; or the
+            shares of `mix` are not below 1.
 
     Example:
 
@@ -67,6 +78,15 @@ class TrainingOptions:
         units=512,
     )
     longer = TrainingOptions.from_file("run/options.json", epochs=40)
+    adapted = TrainingOptions(
+        source="emails.en",
+        target="emails.de",
+        validation_source="emails-dev.en",
+        validation_target="emails-dev.de",
+        init="run",
+        mix="run/corpus=0.2",
+        learning_rate=1e-3,
+    )
     ```
     """
 
@@ -93,7 +113,30 @@ class TrainingOptions:
     validation_target: tuple[Path, ...] = field(
         metadata={"help": "Their translations.", "panel": "Validation"}
     )
-    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS, panel="Model")
+    init: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Run, or .keras file, whose weights, architecture and tokenizer the model "
+            "starts with.",
+            "panel": "Fine-tuning",
+        },
+    )
+    freeze: tuple[str, ...] = _option(
+        (),
+        "Part of the model of --init that is not trained: encoder, decoder or embeddings; repeat "
+        "it for more.",
+        choices=PARTS,
+        panel="Fine-tuning",
+    )
+    mix: tuple[str, ...] = _option(
+        (),
+        "CORPUS=SHARE: prepared corpus with the same tokenizer, and its share of the batches, such "
+        "as run/corpus=0.2; repeat it for more.",
+        panel="Fine-tuning",
+    )
+    model: str | None = _model_option(
+        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+    )
     vocabulary_size: int = _option(
         8000,
         "Number of byte-pair pieces to learn.",
@@ -109,32 +152,36 @@ class TrainingOptions:
         choices=NORMALIZATIONS,
         panel="Data",
     )
-    units: int = _option(256, "Width of each recurrence.", limits=_COUNT, panel="Model")
-    embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT, panel="Model")
-    attention_units: int = _option(
+    units: int | None = _model_option(
+        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+    )
+    embedding_dim: int | None = _model_option(
+        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+    )
+    attention_units: int | None = _model_option(
         256, "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
-    tie_embeddings: bool = _option(
+    tie_embeddings: bool | None = _model_option(
         True, "Use the target embedding as the output layer.", panel="Model"
     )
-    join_embeddings: bool = _option(
+    join_embeddings: bool | None = _model_option(
         True,
         "Let the decoder attend to the words' embeddings in addition to their annotations.",
         panel="Model",
     )
-    encoder_layers: int = _option(
+    encoder_layers: int | None = _model_option(
         1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
     )
-    conditional: bool = _option(
+    conditional: bool | None = _model_option(
         True, "A second cell reads the context: the conditional GRU.", panel="Model"
     )
-    layer_normalization: bool = _option(
+    layer_normalization: bool | None = _model_option(
         False, "Normalize the layers of the decoder's cells.", panel="Model"
     )
     dropout: float | None = _option(
         None,
-        "Dropout rate of embeddings, of annotations and before the output layer; 0.2, 0.3 and 0.4 "
-        "if absent.",
+        "Dropout rate of embeddings, of annotations and before the output layer. If absent: 0.2, "
+        "0.3 and 0.4, or as in --init.",
         limits=_SHARE,
         panel="Regularization",
     )
@@ -150,7 +197,7 @@ class TrainingOptions:
         limits=_SHARE,
         panel="Regularization",
     )
-    encoder_dropout: float = _option(
+    encoder_dropout: float | None = _model_option(
         0.0,
         "Dropout rate between the layers of the encoder.",
         limits=_SHARE,
@@ -293,20 +340,24 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = _validated(option, getattr(self, option.name))
-            object.__setattr__(self, option.name, value)
+            value = getattr(self, option.name)
+            if value is None and self.init is None:
+                value = option.metadata.get("model_default")
+            object.__setattr__(self, option.name, _validated(option, value))
         if len(self.validation_source) != len(self.validation_target):
             raise ValueError(
                 "Argument `validation_target` must have as many files as `validation_source`. "
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
-        if self.target is None:
+        self._check_fine_tuning()
+        owner = "`init`" if self.init is not None else "a prepared corpus"
+        if self.init is not None or self.target is None:
             for name in ("vocabulary_size", "joint", "normalization"):
                 value = getattr(self, name)
                 if value != getattr(TrainingOptions, name):
                     raise ValueError(
-                        f"Argument `{name}` must be left out for a prepared corpus, which has a "
-                        f"tokenizer. Received: {value!r}"
+                        f"Argument `{name}` must be left out for {owner}, which has a tokenizer. "
+                        f"Received: {value!r}"
                     )
         if self.updates is not None and self.every is None:
             raise ValueError(
@@ -319,10 +370,55 @@ class TrainingOptions:
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
 
+    def _check_fine_tuning(self) -> None:
+        """Raise a `ValueError` for `freeze` and `mix` that cannot be followed."""
+        if self.freeze and self.init is None:
+            raise ValueError(
+                "Argument `freeze` must be left out without `init`, because new weights must be "
+                f"trained. Received: {list(self.freeze)}"
+            )
+        if set(self.freeze) == set(PARTS):
+            raise ValueError(
+                "Argument `freeze` must leave a part of the model to train. "
+                f"Received: {list(self.freeze)}, which is the whole model"
+            )
+        if sum(share for _, share in self.mixed) >= 1:
+            raise ValueError(
+                "Argument `mix` must have shares below 1 in all, because the rest is for `source`. "
+                f"Received: {list(self.mix)}"
+            )
+
+    @property
+    def mixed(self) -> tuple[tuple[Path, float], ...]:
+        """Folders of the corpora of `mix`, each with its share of the batches.
+
+        Raises:
+            ValueError: An item has another form, or a share is not between 0 and 1.
+        """
+        corpora = []
+        for item in self.mix:
+            folder, _, share = item.rpartition("=")
+            try:
+                number = float(share)
+            except ValueError:
+                number = math.nan
+            if not folder or not 0 < number < 1:
+                raise ValueError(
+                    "Argument `mix` must be CORPUS=SHARE, with a share above 0 and below 1, such "
+                    f"as run/corpus=0.2. Received: {item!r}"
+                )
+            corpora.append((Path(folder), number))
+        return tuple(corpora)
+
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        defaults = (0.2, 0.3, 0.4) if self.dropout is None else (self.dropout,) * 3
+        return self.dropouts_after((0.2, 0.3, 0.4))
+
+    def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
+        """Return the three dropout rates of a model that has the rates `defaults` so far."""
+        if self.dropout is not None:
+            defaults = (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
         return tuple(
             default if share is None else share
@@ -471,6 +567,15 @@ def _validated(option: Field[Any], value: Any) -> Any:
         if value is None:
             return None
         kind, _ = get_args(kind)
+    if kind == tuple[str, ...]:  # names, or a single name
+        names = value if isinstance(value, list | tuple) else [value]
+        choices = rules.get("choices", names)
+        if not all(isinstance(item, str) and item in choices for item in names):
+            expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
+            raise ValueError(
+                f"Argument `{name}` must be one or several of {expected}. Received: {value!r}"
+            )
+        return tuple(names)
     if get_origin(kind) is tuple:  # paths, or a single path
         paths = value if isinstance(value, list | tuple) else [value]
         if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):

@@ -21,9 +21,11 @@ from keras_bahdanau_runtime.runs.folder import (
     OPTIONS_FILE,
     TEXTS_FILE,
 )
+from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.text.corpus import read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -99,7 +101,8 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
 def text_hashes(options: TrainingOptions) -> dict[str, str]:
     """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
 
-    For a prepared corpus, it is the hash of the manifest, which contains those of its files.
+    For a prepared corpus, it is the hash of the manifest, which contains those of its files. The
+    model of `init` is not among the texts: a checkpoint replaces it.
     """
     prepared = options.target is None
     files: dict[str, Sequence[Path]] = {
@@ -107,6 +110,7 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
         "target": [] if options.target is None else [options.target],
         "validation_source": options.validation_source,
         "validation_target": options.validation_target,
+        "mix": [folder / MANIFEST_FILE for folder, _ in options.mixed],
     }
     digests = {}
     for name, paths in files.items():
@@ -173,24 +177,34 @@ def start_run(
     bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
     if rank == 0:
         check_run_folder(options, output, resume)
-    _check_corpus(options)
+    tokenizer = _given_tokenizer(options, output)
+    _check_corpora(options, tokenizer)
     held_out = [
         read_parallel(*paths)
         for paths in zip(options.validation_source, options.validation_target, strict=True)
     ]
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and options.devices == 1:
-            prepare_texts(options, output)
+            prepare_texts(options, output, tokenizer)
         yield held_out
 
 
-def prepare_texts(options: TrainingOptions, output: Path) -> None:
-    """Prepare the text files of a run in its folder, unless the source is a prepared corpus."""
+def prepare_texts(
+    options: TrainingOptions, output: Path, tokenizer: Tokenizer | None = None
+) -> None:
+    """Prepare the text files of a run in its folder, unless the source is a prepared corpus.
+
+    Args:
+        options: `TrainingOptions`.
+        output: Folder of the run.
+        tokenizer: That of `init`; `None` to read it.
+    """
     if options.target is not None:
         prepare(
             [options.source],
             [options.target],
             output / CORPUS_FOLDER,
+            tokenizer or _given_tokenizer(options, output),
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
@@ -198,11 +212,51 @@ def prepare_texts(options: TrainingOptions, output: Path) -> None:
         )
 
 
-def _check_corpus(options: TrainingOptions) -> None:
-    if options.target is not None:
-        return
-    if PreparedCorpus(options.source).aligned and options.bpe_dropout:
-        raise ValueError(
-            "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
-            f"changes. Received: {options.bpe_dropout}"
-        )
+def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
+    """Return the tokenizer of the model that the run starts with, or `None` without `init`.
+
+    A run with a checkpoint reads its own, so `init` may have been changed or deleted.
+    """
+    if options.init is None:
+        return None
+    checkpoint = output / LAST_FILE
+    if checkpoint.exists():
+        return InitialModel.read(checkpoint).tokenizer
+    model = InitialModel.read(options.init)
+    model.check_architecture(options)
+    return model.tokenizer
+
+
+def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> None:
+    """Raise a `ValueError` unless the prepared corpora are complete and have one tokenizer.
+
+    Args:
+        options: `TrainingOptions`.
+        tokenizer: The tokenizer of `init`, or `None`.
+    """
+    if options.target is None:
+        corpus = PreparedCorpus(options.source)
+        if corpus.aligned and options.bpe_dropout:
+            raise ValueError(
+                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
+                f"changes. Received: {options.bpe_dropout}"
+            )
+        if tokenizer is not None and tokenizer != corpus.tokenizer:
+            raise ValueError(
+                "Argument `source` must be a corpus with the tokenizer of `init`. Received: "
+                f"{str(options.source)!r}, which has another one; prepare it with the option "
+                "`tokenizer`, or pass text files"
+            )
+        tokenizer = corpus.tokenizer
+    for folder, _ in options.mixed:
+        if tokenizer is None:
+            raise ValueError(
+                "Argument `mix` must be left out for text files whose tokenizer is learned, "
+                "because the corpora must have the same one; pass `init` or a prepared corpus. "
+                f"Received: {list(options.mix)}"
+            )
+        if PreparedCorpus(folder).tokenizer != tokenizer:
+            raise ValueError(
+                "Argument `mix` must have corpora with the tokenizer of the run. Received: "
+                f"{str(folder)!r}, which has another one; prepare it with the option `tokenizer`"
+            )

@@ -1,0 +1,88 @@
+"""The model that a run starts with: its file, architecture and tokenizer, read without Keras."""
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_runtime.runs.folder import best_file
+from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+_CONFIG_FILE, _TOKENIZER_FILE = "config.json", "assets/tokenizer.json"  # inside a .keras file
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """Contents of a `.keras` file that do not need Keras.
+
+    Args:
+        path: The file.
+        class_name: Name of the model's class, such as "RNNSearch".
+        config: The model's arguments by name.
+        tokenizer: Its `Tokenizer`.
+    """
+
+    path: Path
+    class_name: str
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+
+    @classmethod
+    def read(cls, init: str | os.PathLike[str]) -> "InitialModel":
+        """Read the best model of a run, or a `.keras` file.
+
+        Args:
+            init: Folder of a run of `train`, or the file.
+
+        Raises:
+            ValueError: There is no such file, it is not a `.keras` file, or it has no tokenizer.
+        """
+        path = Path(init)
+        if not path.is_file():
+            path = best_file(path, "init")
+        expected = (
+            "Argument `init` must be the folder of a training run, or the .keras file of a model "
+            f"with a tokenizer. Received: {str(path)!r}, which"
+        )
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = set(archive.namelist())
+                if _CONFIG_FILE not in names:
+                    raise ValueError(f"{expected} has no {_CONFIG_FILE}")
+                document = json.loads(archive.read(_CONFIG_FILE))
+                if _TOKENIZER_FILE not in names:
+                    raise ValueError(
+                        f"{expected} has none: set `model.tokenizer` of this "
+                        f"{document['class_name']} and save it again"
+                    )
+                tokenizer = archive.read(_TOKENIZER_FILE)
+            name, config = document["class_name"], dict(document["config"])
+        except (zipfile.BadZipFile, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{expected} is not a .keras file: {error}") from error
+        return cls(path, name, config, Tokenizer.parse(tokenizer, f"{path}, {_TOKENIZER_FILE}"))
+
+    def check_architecture(self, options: TrainingOptions) -> None:
+        """Raise a `ValueError` that lists the options that contradict this model."""
+        values = {"model": _option_of_class(self.class_name), **self.config}
+        contradictions = []
+        for option in fields(options):
+            name, value = option.name, getattr(options, option.name)
+            if value is None or "model_default" not in option.metadata:
+                continue
+            if name not in values:
+                contradictions.append(f"`{name}` is {value!r}, which {self.class_name} lacks")
+            elif name != "encoder_dropout" and values[name] != value:
+                contradictions.append(f"`{name}` is {value!r} instead of {values[name]!r}")
+        if contradictions:
+            raise ValueError(
+                "Arguments of the architecture must be left out with `init`, or be those of "
+                f"{self.path}. Received: {', '.join(contradictions)}"
+            )
+
+
+def _option_of_class(class_name: str) -> str:
+    """Return the value of the option `model` for a class, or the name of another class."""
+    return next((option for option, name in MODELS.items() if name == class_name), class_name)
