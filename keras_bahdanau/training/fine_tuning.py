@@ -25,20 +25,21 @@ _LAYERS_OF_PARTS = dict(
 )
 
 
-def initial_model(options):
+def initial_model(options, tokenizer):
     """Return the model of `options.init` with the dropout, dtype policy and frozen parts of a run.
 
     Args:
         options: `TrainingOptions` with `init`. Dropout rates that are `None` stay as they are. The
             dtype policy of a `Seq2Seq` whose layers were built by the user stays, too.
+        tokenizer: The `Tokenizer` of the texts.
 
     Returns:
-        A `Seq2Seq` with its tokenizer, built and not compiled.
+        A `Seq2Seq` with the tokenizer, built and not compiled.
 
     Raises:
-        ValueError: If `init` is not a `Seq2Seq` with a tokenizer, options contradict its
-            architecture, it is quantized, or its dtype policy cannot be changed to that of the
-            options.
+        ValueError: If `init` is not a `Seq2Seq`, options contradict its architecture, it is
+            quantized, it has fewer ids than the tokenizer, or its dtype policy cannot be changed to
+            that of the options.
     """
     source = InitialModel.read(options.init)
     source.check_architecture(options)
@@ -67,7 +68,7 @@ def initial_model(options):
     model = type(loaded).from_config(config)
     model.build()
     model.set_weights(loaded.get_weights())
-    model.tokenizer = source.tokenizer
+    model.tokenizer = tokenizer
     freeze_parts(model, options.freeze)
     logger.info(
         "Starting with the weights of %s; %s.",

@@ -388,7 +388,9 @@ def _evaluate(options, evaluator, path):
 
 def build(options, tokenizer, updates, warmup):
     """Return the compiled model of a run; `updates` and `warmup` are those of the schedule."""
-    model = new_model(options, tokenizer) if options.init is None else initial_model(options)
+    model = (
+        new_model(options, tokenizer) if options.init is None else initial_model(options, tokenizer)
+    )
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(

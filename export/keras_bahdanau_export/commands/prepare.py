@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
 
 def prepare(
@@ -26,12 +26,13 @@ def prepare(
         ),
     ],
     tokenizer: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            help="The tokenizer.json to use; learned from the texts by default.",
+            help="Kind of pieces to learn: bpe, words, characters or bytes; or a file: a "
+            "tokenizer.json of this package or of Hugging Face, or a .model of SentencePiece.",
             rich_help_panel="Data",
         ),
-    ] = None,
+    ] = "bpe",
     alignments: Annotated[
         list[Path] | None,
         typer.Option(
@@ -112,7 +113,7 @@ def prepare(
                 texts[:half],
                 texts[half:],
                 output,
-                None if tokenizer is None else Tokenizer.load(tokenizer),
+                None if tokenizer in KINDS else Tokenizer.load(tokenizer),
                 alignments,
                 vocabulary_size=vocabulary_size,
                 joint=joint,
@@ -126,6 +127,7 @@ def prepare(
                 progress=lambda stage, done, total: bar.update(
                     task, description=stage, completed=done, total=total
                 ),
+                kind=tokenizer if tokenizer in KINDS else "bpe",
             )
         except KeyboardInterrupt:
             print_message(f"Interrupted. Run the same command again to continue in {output}.")

@@ -59,6 +59,7 @@ from keras_bahdanau_runtime.text.tokenizer import (
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     Tokenizer,
+    check_kind,
     check_normalization,
 )
 
@@ -89,6 +90,7 @@ def prepare(
     seed: int = 0,
     processes: int | None = None,
     progress: Progress | None = None,
+    kind: str = "bpe",
 ) -> Path:
     """Prepare parallel text as a corpus for `PreparedDataset`.
 
@@ -118,6 +120,7 @@ def prepare(
         processes: Number of processes that encode. `None` for one for each core, or for only this
             one with fewer than 100,000 pairs.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
+        kind: Kind of pieces to learn; see `Tokenizer.train`.
 
     Returns:
         The folder, a `Path`.
@@ -137,6 +140,7 @@ def prepare(
     """
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
     check_normalization(normalization)
+    check_kind(kind)
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
         raise ValueError(
@@ -149,6 +153,8 @@ def prepare(
         "sample": sample,
         "normalization": normalization,
     }
+    if kind != "bpe":  # corpora of earlier versions have no such option
+        tokenizer_options["kind"] = kind
     if tokenizer is not None:
         _check_defaults(tokenizer_options)
     options = {
@@ -236,6 +242,7 @@ class _Job:
                 self.options["vocabulary_size"],
                 self.options["joint"],
                 normalization=self.options["normalization"],
+                kind=self.options.get("kind", "bpe"),
             )
         self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
@@ -366,10 +373,11 @@ class _Job:
                 f"Argument `output` must be a new folder, or of version {VERSION}. "
                 f"Received: {str(self.output)!r}, of version {version!r}"
             )
+        options = self._all_options()
         changed = [
-            f"`{name}` was {previous.get(name)!r}, is {value!r}"
-            for name, value in self._all_options().items()
-            if previous.get(name) != value
+            f"`{name}` was {previous.get(name)!r}, is {options.get(name)!r}"
+            for name in {**options, **previous}
+            if previous.get(name) != options.get(name)
         ]
         if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
             changed.append("`tokenizer` is a different one")

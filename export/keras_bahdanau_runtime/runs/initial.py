@@ -22,13 +22,13 @@ class InitialModel:
         path: The file.
         class_name: Name of the model's class, such as "RNNSearch".
         config: The model's arguments by name.
-        tokenizer: Its `Tokenizer`.
+        tokenizer: Its `Tokenizer`, or `None`.
     """
 
     path: Path
     class_name: str
     config: dict[str, Any]
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
 
     @classmethod
     def read(cls, init: str | os.PathLike[str]) -> "InitialModel":
@@ -38,31 +38,56 @@ class InitialModel:
             init: Folder of a run of `train`, or the file.
 
         Raises:
-            ValueError: There is no such file, it is not a `.keras` file, or it has no tokenizer.
+            ValueError: There is no such file, or it is not a `.keras` file.
         """
         path = Path(init)
         if not path.is_file():
             path = best_file(path, "init")
-        expected = (
-            "Argument `init` must be the folder of a training run, or the .keras file of a model "
-            f"with a tokenizer. Received: {str(path)!r}, which"
-        )
+        tokenizer = None
         try:
             with zipfile.ZipFile(path) as archive:
-                names = set(archive.namelist())
-                if _CONFIG_FILE not in names:
-                    raise ValueError(f"{expected} has no {_CONFIG_FILE}")
                 document = json.loads(archive.read(_CONFIG_FILE))
-                if _TOKENIZER_FILE not in names:
-                    raise ValueError(
-                        f"{expected} has none: set `model.tokenizer` of this "
-                        f"{document['class_name']} and save it again"
-                    )
-                tokenizer = archive.read(_TOKENIZER_FILE)
-            name, config = document["class_name"], dict(document["config"])
+                if _TOKENIZER_FILE in archive.namelist():
+                    contents = archive.read(_TOKENIZER_FILE)
+                    tokenizer = Tokenizer.parse(contents, f"{path}, {_TOKENIZER_FILE}")
+            return cls(path, document["class_name"], dict(document["config"]), tokenizer)
         except (zipfile.BadZipFile, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{expected} is not a .keras file: {error}") from error
-        return cls(path, name, config, Tokenizer.parse(tokenizer, f"{path}, {_TOKENIZER_FILE}"))
+            raise ValueError(
+                "Argument `init` must be the folder of a training run, or the .keras file of a "
+                f"model. Received: {str(path)!r}, which is not a .keras file: {error}"
+            ) from error
+
+    def choose_tokenizer(self, given: Tokenizer | None) -> Tokenizer:
+        """Return the tokenizer of the model, or the one that the options name if it has none.
+
+        Args:
+            given: That of the options; `None` if they name none.
+
+        Raises:
+            ValueError: There is none, the two differ, or the one of the options has more ids than
+                the model.
+        """
+        if self.tokenizer is not None:
+            if given is not None and given != self.tokenizer:
+                raise ValueError(
+                    "Argument `tokenizer` must be left out with `init`, or be the tokenizer of "
+                    f"{self.path}. Received: another one"
+                )
+            return self.tokenizer
+        if given is None:
+            raise ValueError(
+                "Argument `init` must have a tokenizer, or `tokenizer` be its file. Received: "
+                f"{str(self.path)!r}, a {self.class_name} without one"
+            )
+        for side in ("source", "target"):
+            limit = self.config.get(f"{side}_vocabulary_size")
+            size = getattr(given, f"{side}_vocabulary_size")
+            if limit is not None and size > limit:
+                raise ValueError(
+                    f"Argument `tokenizer` must have at most {limit} {side} ids, as many as the "
+                    f"model of `init`. Received: one with {size}"
+                )
+        return given
 
     def check_architecture(self, options: TrainingOptions) -> None:
         """Raise a `ValueError` that lists the options that contradict this model."""

@@ -15,9 +15,11 @@ from typing import Any, get_args, get_origin
 from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.tokenizer import (
+    KINDS,
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     NORMALIZATIONS,
+    Tokenizer,
 )
 
 # Models by option, with the names of their classes.
@@ -137,9 +139,23 @@ class TrainingOptions:
     model: str | None = _model_option(
         "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
+    tokenizer: str = _option(
+        "bpe",
+        "Kind of pieces to learn: bpe, words, characters or bytes; or a file: a tokenizer.json of "
+        "this package or of Hugging Face, or a .model of SentencePiece.",
+        panel="Data",
+    )
+    target_tokenizer: Path | None = field(
+        default=None,
+        metadata={
+            "help": "File of the tokenizer of the translations, if that of --tokenizer is only for "
+            "the sources.",
+            "panel": "Data",
+        },
+    )
     vocabulary_size: int = _option(
         8000,
-        "Number of byte-pair pieces to learn.",
+        "Number of pieces to learn.",
         limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
         panel="Data",
     )
@@ -350,15 +366,7 @@ class TrainingOptions:
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
         self._check_fine_tuning()
-        owner = "`init`" if self.init is not None else "a prepared corpus"
-        if self.init is not None or self.target is None:
-            for name in ("vocabulary_size", "joint", "normalization"):
-                value = getattr(self, name)
-                if value != getattr(TrainingOptions, name):
-                    raise ValueError(
-                        f"Argument `{name}` must be left out for {owner}, which has a tokenizer. "
-                        f"Received: {value!r}"
-                    )
+        self._check_tokenizer()
         if self.updates is not None and self.every is None:
             raise ValueError(
                 "Argument `every` must be given with `updates`. "
@@ -387,6 +395,46 @@ class TrainingOptions:
                 "Argument `mix` must have shares below 1 in all, because the rest is for `source`. "
                 f"Received: {list(self.mix)}"
             )
+
+    def _check_tokenizer(self) -> None:
+        """Raise a `ValueError` for options of a tokenizer that is not learned."""
+        has_file = self.tokenizer not in KINDS
+        owner, fixed = "", ["vocabulary_size", "joint", "normalization"]
+        if self.target is None:
+            owner = "a prepared corpus, which has a tokenizer"
+            fixed += ["tokenizer", "target_tokenizer"]
+        elif self.init is not None:
+            owner = "`init`, which has a tokenizer"
+            fixed += ["tokenizer"] * (not has_file)
+        elif has_file:
+            owner = f"the tokenizer {self.tokenizer}"
+        elif self.tokenizer == "bytes":
+            owner, fixed = "`tokenizer` bytes", ["vocabulary_size"]
+        for name in fixed * bool(owner):
+            value = getattr(self, name)
+            if value != getattr(TrainingOptions, name):
+                raise ValueError(
+                    f"Argument `{name}` must be left out for {owner}. Received: {value!r}"
+                )
+        if self.target_tokenizer is not None and not has_file:
+            raise ValueError(
+                "Argument `target_tokenizer` must be given with a file as `tokenizer`. "
+                f"Received: {str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}"
+            )
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """Load the files of `tokenizer` and `target_tokenizer`, or return `None` to learn one.
+
+        Raises:
+            ValueError: As `Tokenizer.load`.
+            OSError: A file cannot be read.
+        """
+        if self.tokenizer in KINDS:
+            return None
+        tokenizer = Tokenizer.load(self.tokenizer)
+        if self.target_tokenizer is None:
+            return tokenizer
+        return Tokenizer.combine(tokenizer, Tokenizer.load(self.target_tokenizer))
 
     @property
     def mixed(self) -> tuple[tuple[Path, float], ...]:

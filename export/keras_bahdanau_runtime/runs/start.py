@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.text.corpus import read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -197,7 +197,7 @@ def prepare_texts(
     Args:
         options: `TrainingOptions`.
         output: Folder of the run.
-        tokenizer: That of `init`; `None` to read it.
+        tokenizer: That of `init` or a file; `None` to read it.
     """
     if options.target is not None:
         prepare(
@@ -209,22 +209,26 @@ def prepare_texts(
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
+            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 
 
 def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
-    """Return the tokenizer of the model that the run starts with, or `None` without `init`.
+    """Return the tokenizer of `init` or of a file, or `None` to learn one.
 
-    A run with a checkpoint reads its own, so `init` may have been changed or deleted.
+    A run with a checkpoint reads its own, so `init` and the file may have been changed or deleted.
     """
-    if options.init is None:
+    if options.init is None and options.tokenizer in KINDS:
         return None
     checkpoint = output / LAST_FILE
     if checkpoint.exists():
         return InitialModel.read(checkpoint).tokenizer
+    tokenizer = options.load_tokenizer()
+    if options.init is None:
+        return tokenizer
     model = InitialModel.read(options.init)
     model.check_architecture(options)
-    return model.tokenizer
+    return model.choose_tokenizer(tokenizer)
 
 
 def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> None:
@@ -232,7 +236,7 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> Non
 
     Args:
         options: `TrainingOptions`.
-        tokenizer: The tokenizer of `init`, or `None`.
+        tokenizer: The tokenizer of `init` or of a file, or `None`.
     """
     if options.target is None:
         corpus = PreparedCorpus(options.source)
@@ -252,7 +256,8 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> Non
         if tokenizer is None:
             raise ValueError(
                 "Argument `mix` must be left out for text files whose tokenizer is learned, "
-                "because the corpora must have the same one; pass `init` or a prepared corpus. "
+                "because the corpora must have the same one; pass `init`, a tokenizer file or a "
+                "prepared corpus. "
                 f"Received: {list(options.mix)}"
             )
         if PreparedCorpus(folder).tokenizer != tokenizer:

@@ -14,6 +14,7 @@ from keras_bahdanau.training.run import build
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.runs.initial import InitialModel
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # The run of an earlier version: an RNNSearch of 10 units and 290 ids.
 RUN = Path(__file__).resolve().parents[2] / "files" / "run"
@@ -188,39 +189,42 @@ def test_a_file_that_is_no_model_to_train_on_is_refused(options, tmp_path):
         ("missing", "`init` must be the folder of a training run.*does not exist"),
         ("", "`init` must be the folder of a training run.*has no best.keras"),
         ("text.keras", r"`init` must be .*or the \.keras file.*is not a \.keras file"),
-        ("silent.keras", "has none: set `model.tokenizer` of this Seq2Seq"),
-        ("other.keras", "has none: set `model.tokenizer` of this Sequential"),
+        ("silent.keras", "`init` must have a tokenizer.*a Seq2Seq without one"),
+        ("other.keras", "`init` must have a tokenizer.*a Sequential without one"),
     ):
         with pytest.raises(ValueError, match=message):
             train(options(init=tmp_path / name), tmp_path / "run")
 
 
 def test_weights_of_another_kind_of_model_are_refused(options, tmp_path):
-    class Reader(keras.Model):
-        """A model with a tokenizer that is no `Seq2Seq`."""
-
-        def call(self, inputs):
-            return inputs
-
-        def save_assets(self, folder):
-            TOKENIZER.save(Path(folder, "tokenizer.json"))
-
-        def load_assets(self, folder):
-            pass
-
-    model = Reader()
-    model.build((None, 3))
-    model.save(tmp_path / "reader.keras")
-    with (
-        keras.saving.custom_object_scope({"Reader": Reader}),
-        pytest.raises(ValueError, match=r"`init` must be a Seq2Seq.*contains a Reader"),
-    ):
-        build(options(init=tmp_path / "reader.keras"), TOKENIZER, 1, 0)
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    other.save(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match=r"`init` must be a Seq2Seq.*contains a Sequential"):
+        build(options(init=tmp_path / "other.keras"), TOKENIZER, 1, 0)
     quantized = keras.saving.load_model(RUN / "best.keras", compile=False)
     quantized.target_embedding.quantize("int8")
     quantized.save(tmp_path / "int8.keras")
     with pytest.raises(ValueError, match=r"weights in floating point.*quantized"):
         build(options(init=tmp_path / "int8.keras"), TOKENIZER, 1, 0)
+
+
+def test_a_model_without_a_tokenizer_is_trained_with_one_from_a_file(options, tmp_path):
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    path = save(own_model(), tmp_path / "silent.keras", tokenizer=None)
+    chosen = options(init=path, tokenizer=str(tmp_path / "tokenizer.json"), epochs=1)
+    best = train(chosen, tmp_path / "run", verbose=False)
+    assert keras.saving.load_model(best).tokenizer == TOKENIZER
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused(options, tmp_path):
+    Tokenizer.train(["red cat"] * 3, ["cat"], 265).save(tmp_path / "tokenizer.json")
+    small = save(own_model(ids=262), tmp_path / "small.keras", tokenizer=None)
+    for init, message in (
+        (small, "`tokenizer` must have at most 262 source ids.*one with 26[3-5]"),
+        (RUN, "`tokenizer` must be left out with `init`, or be the tokenizer of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(options(init=init, tokenizer=str(tmp_path / "tokenizer.json")), tmp_path / "run")
 
 
 def test_all_corpora_have_the_tokenizer_of_init(options, texts, tmp_path):
