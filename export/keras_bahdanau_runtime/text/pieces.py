@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keras_bahdanau_runtime.ids import SPECIAL
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
 
 META_SPACE = "\u2581"  # stands for a space in pieces of SentencePiece
 SPELLINGS = ("byte-level", "metaspace", "words")
@@ -47,6 +47,11 @@ class Spelling:
             if index < len(pieces):
                 pieces[index] = name.encode("utf-8")
         return pieces
+
+    @property
+    def unknown(self) -> str:
+        """Text of the id `UNK`."""
+        return f" {SPECIAL[UNK]}" if self.kind == "words" else SPECIAL[UNK]
 
     def _bytes(self, piece: str) -> bytes:
         if " " in piece:  # a control piece, which is part of no text

@@ -57,7 +57,7 @@ class TextDecoder:
 
     Args:
         pieces: The bytes of each id; see `Tokenizer.target_decoder`.
-        strips_space: Whether to remove a space at the start, which encoding adds.
+        spelling: `Spelling` of the pieces. It states whether a space at the start is removed.
 
     Example:
 
@@ -67,8 +67,12 @@ class TextDecoder:
     (['', '', 'é', '</s>'], '')
     """
 
-    def __init__(self, pieces: Sequence[bytes], strips_space: bool = True) -> None:
-        self._pieces, self._strips_space = pieces, strips_space
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        spelling: Spelling = Spelling(),  # noqa: B008 - immutable
+    ) -> None:
+        self._pieces, self._spelling = pieces, spelling
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
 
@@ -77,10 +81,11 @@ class TextDecoder:
         if index in (PAD, BOS):
             return ""
         is_first, self._has_started = not self._has_started, True
-        if not self._has_piece(index):
-            return self.end() + SPECIAL[EOS if index == EOS else UNK]
-        text = self._decode(self._pieces[index])
-        return text.removeprefix(" ") if is_first and self._strips_space else text
+        if self._has_piece(index):
+            text = self._decode(self._pieces[index])
+        else:
+            text = self.end() + (SPECIAL[EOS] if index == EOS else self._spelling.unknown)
+        return text.removeprefix(" ") if is_first and self._spelling.strips_space else text
 
     def end(self) -> str:
         """Return the rest of an incomplete character."""
@@ -459,11 +464,11 @@ class Tokenizer:
 
     def source_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one source text."""
-        return TextDecoder(self._source_pieces, self._spellings[0].strips_space)
+        return TextDecoder(self._source_pieces, self._spellings[0])
 
     def target_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one target text."""
-        return TextDecoder(self._target_pieces, self._spellings[1].strips_space)
+        return TextDecoder(self._target_pieces, self._spellings[1])
 
     def _until_end(self, ids: Iterable[int]) -> list[int]:
         """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""
