@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from copy_artifact import DOCUMENT, make
+from copy_artifact import COPY_STEPS, make
+from running_service import site
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from keras_bahdanau_runtime import Translator
@@ -92,12 +93,12 @@ def converted(request, tmp_path_factory):
 
 def ids_by_rule(original, text, special):
     """The ids that the rule of the conversion gives for the original pieces."""
-    kept = [
+    ordinary = [
         piece
         for piece, _ in sorted(original.get_vocab().items(), key=lambda item: item[1])
         if piece not in special
     ]
-    new = {piece: len(SPECIAL) + rank for rank, piece in enumerate(kept)}
+    new = {piece: len(SPECIAL) + rank for rank, piece in enumerate(ordinary)}
     return [new.get(piece, UNK) for piece in original.encode(text).tokens]
 
 
@@ -170,20 +171,24 @@ def test_sentencepiece_pieces_and_texts_are_those_of_the_original(name):
         assert tokenizer.decode(received).replace("<unk>", " \u2047 ") == decoded, text
 
 
-def test_an_artifact_translates_with_a_converted_tokenizer(tmp_path):
+def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
     """The graph copies the source, so the translation is the decoded source."""
     Tokenizer.load(FILES / "bpe.model").save(tmp_path / "tokenizer.json")
     document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
-    assert document["version"] == 2 != DOCUMENT["version"]
+    assert document["version"] == 2
     size = len(document["source"]["model"]["vocab"])
     vocabulary = {"source": size, "target": size}
-    make(tmp_path / "artifact", document=document, vocabulary=vocabulary)
-    translator = Translator(tmp_path / "artifact")
-    for text, _, decoded in EXPECTED["bpe"]["texts"]:
-        if text.strip():
-            [translation] = translator.translate([text])
-            assert translation.text == decoded
+    artifact = make(
+        tmp_path / "artifact", document=document, steps=COPY_STEPS, vocabulary=vocabulary
+    )
+    pairs = [(text, decoded) for text, _, decoded in EXPECTED["bpe"]["texts"] if text.strip()]
+    texts, expected = map(list, zip(*pairs, strict=True))
+    translator = Translator(artifact)
+    assert [translation.text for translation in translator.translate(texts)] == expected
     assert "".join(translator.stream("a man")) == "a man"
+    with site({"copy": artifact}) as service:
+        response = service.web.post("/translate", json={"text": texts})
+    assert [item["text"] for item in response.json()["translations"]] == expected
 
 
 def sentencepiece_model(*fields):

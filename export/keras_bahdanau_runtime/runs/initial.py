@@ -57,37 +57,37 @@ class InitialModel:
                 f"model. Received: {str(path)!r}, which is not a .keras file: {error}"
             ) from error
 
-    def choose_tokenizer(self, given: Tokenizer | None) -> Tokenizer:
+    def choose_tokenizer(self, replacement: Tokenizer | None) -> Tokenizer:
         """Return the tokenizer of the model, or the one that the options name if it has none.
 
         Args:
-            given: That of the options; `None` if they name none.
+            replacement: That of the options; `None` if they name none.
 
         Raises:
             ValueError: There is none, the two differ, or the one of the options has more ids than
                 the model.
         """
         if self.tokenizer is not None:
-            if given is not None and given != self.tokenizer:
+            if replacement is not None and replacement != self.tokenizer:
                 raise ValueError(
                     "Argument `tokenizer` must be left out with `init`, or be the tokenizer of "
                     f"{self.path}. Received: another one"
                 )
             return self.tokenizer
-        if given is None:
+        if replacement is None:
             raise ValueError(
                 "Argument `init` must have a tokenizer, or `tokenizer` be its file. Received: "
                 f"{str(self.path)!r}, a {self.class_name} without one"
             )
         for side in ("source", "target"):
             limit = self.config.get(f"{side}_vocabulary_size")
-            size = getattr(given, f"{side}_vocabulary_size")
+            size = getattr(replacement, f"{side}_vocabulary_size")
             if limit is not None and size > limit:
                 raise ValueError(
                     f"Argument `tokenizer` must have at most {limit} {side} ids, as many as the "
                     f"model of `init`. Received: one with {size}"
                 )
-        return given
+        return replacement
 
     def check_architecture(self, options: TrainingOptions) -> None:
         """Raise a `ValueError` that lists the options that contradict this model."""

@@ -44,8 +44,8 @@ def _option(default: Any, help: str, **metadata: Any) -> Any:
 
 def _model_option(default: Any, help: str, **metadata: Any) -> Any:
     """Return the field of an option that `init` determines, or else has this default."""
-    shown = str(default).lower() if isinstance(default, bool) else default
-    help = f"{help} If absent: {shown}, or as in --init."
+    default_text = str(default).lower() if isinstance(default, bool) else default
+    help = f"{help} If absent: {default_text}, or as in --init."
     return _option(None, help, model_default=default, **metadata)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from keras_bahdanau_runtime.ids import SPECIAL, UNK
 
-META_SPACE = "\u2581"  # stands for a space in pieces of SentencePiece
+META_SPACE = "\u2581"  # the space in pieces of SentencePiece
 SPELLINGS = ("byte-level", "metaspace", "words")
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 

@@ -119,7 +119,7 @@ class Tokenizer:
 
     By default it is a byte-pair encoding that reproduces every Unicode text exactly. Text is
     converted to UTF-8 bytes, and frequent byte sequences become pieces. So no text is unknown, and
-    `decode(encode_target(text)) == text` for any text. Each digit is a piece of its own.
+    `decode(encode_target(text)) == text` for any text. Each digit is a separate piece.
 
     The ids 0 to 3 are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that contains one of these strings
     is encoded as ordinary characters. Two tokenizers are equal if their files are equal.

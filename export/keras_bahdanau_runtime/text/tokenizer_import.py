@@ -112,11 +112,11 @@ def _check_settings(model: Any, path: Any) -> None:
         f"{types.count(_UNUSED)} unused pieces": _UNUSED in types,
         "no unknown piece": _UNKNOWN not in types,
     }
-    found = [name for name, is_problem in problems.items() if is_problem]
-    if found:
+    received = [name for name, is_problem in problems.items() if is_problem]
+    if received:
         raise ValueError(
             f"{path}: expected a SentencePiece model that can be converted. Received: one with "
-            + ", ".join(found)
+            + ", ".join(received)
         )
 
 
@@ -141,7 +141,10 @@ def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
         "unk_id": UNK,
         "vocab": [
             *special,
-            *([name, scores.get(entry.type, entry.score)] for name, entry in _kept(pieces)),
+            *(
+                [name, scores.get(entry.type, entry.score)]
+                for name, entry in _ordinary_pieces(pieces)
+            ),
         ],
         "byte_fallback": byte_fallback,
     }
@@ -149,10 +152,10 @@ def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
 
 def _byte_pairs(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
     """Return a BPE model whose merges are all splits of each piece into two, best score first."""
-    kept = list(_kept(pieces))
+    ordinary = list(_ordinary_pieces(pieces))
     ranks = {
         entry.piece: (-entry.score, rank)
-        for rank, (_, entry) in enumerate(kept)
+        for rank, (_, entry) in enumerate(ordinary)
         if entry.type in (0, _NORMAL)
     }
     merges = [
@@ -161,7 +164,7 @@ def _byte_pairs(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
         for place in range(1, len(piece))
         if piece[:place] in ranks and piece[place:] in ranks
     ]
-    names = [*map(special_name, sorted(SPECIAL)), *(name for name, _ in kept)]
+    names = [*map(special_name, sorted(SPECIAL)), *(name for name, _ in ordinary)]
     return {
         "type": "BPE",
         "dropout": None,
@@ -176,7 +179,7 @@ def _byte_pairs(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
     }
 
 
-def _kept(pieces: Any) -> Iterator[tuple[str, Any]]:
+def _ordinary_pieces(pieces: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name in the converted vocabulary, and the entry, of pieces that are not special."""
     for entry in pieces:
         if entry.type == _CONTROL and entry.piece not in SPECIAL.values():
@@ -223,11 +226,11 @@ def hugging_face_document(
         f"added tokens that are not special, such as {added[:3]}": bool(added),
         "pieces that are neither of ByteLevel nor of Metaspace nor words": spelling is None,
     }
-    found = [name for name, is_problem in problems.items() if is_problem]
-    if found or spelling is None:
+    received = [name for name, is_problem in problems.items() if is_problem]
+    if received or spelling is None:
         raise ValueError(
             f"{path}: expected a Hugging Face tokenizer of a supported kind. Received: one with "
-            + ", ".join(found)
+            + ", ".join(received)
         )
     special = {token["content"] for token in document["added_tokens"]}
     document["model"] = (_renumber_unigram if kind == "Unigram" else _renumber)(model, special)
@@ -238,16 +241,16 @@ def _renumber_unigram(model: dict[str, Any], special: set[str]) -> dict[str, Any
     vocabulary = model["vocab"]
     if model["unk_id"] is not None:
         special = special | {vocabulary[model["unk_id"]][0]}
-    kept = [entry for entry in vocabulary if entry[0] not in special]
+    ordinary = [entry for entry in vocabulary if entry[0] not in special]
     added = [[special_name(index), 0.0] for index in sorted(SPECIAL)]
-    return {**model, "unk_id": UNK, "vocab": [*added, *kept]}
+    return {**model, "unk_id": UNK, "vocab": [*added, *ordinary]}
 
 
 def _renumber(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
     special = special | {model.get("unk_token") or ""}
     ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    kept = [piece for piece in ordered if piece not in special]
-    names = [*map(special_name, sorted(SPECIAL)), *kept]
+    ordinary = [piece for piece in ordered if piece not in special]
+    names = [*map(special_name, sorted(SPECIAL)), *ordinary]
     vocabulary = {name: index for index, name in enumerate(names)}
     model = {**model, "unk_token": special_name(UNK), "vocab": vocabulary}
     if "merges" in model:
