@@ -202,7 +202,7 @@ def sentencepiece_model(*fields):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        (b"\x0a\xff", "expected a SentencePiece model. Received: Error parsing"),
+        (b"\x0a\xff", "expected a SentencePiece model. Received: "),
         (b"", "expected a SentencePiece model. Received: one without pieces"),
         (sentencepiece_model((2, b"\x18\x03")), "one with type word instead of unigram or BPE"),
         (
