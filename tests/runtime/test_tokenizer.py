@@ -206,13 +206,18 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
             lambda text: json.dumps({**json.loads(text), "version": 3}),
             "expected version 1 or 2",
         ),
-        (lambda text: json.dumps({**json.loads(text), "version": 2}), "two spellings. Received: 0"),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": [{"kind": 1}]}),
+            lambda text: json.dumps({**json.loads(text), "version": 2}),
+            "two spellings. Received: None",
+        ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 2, "spellings": [{"kind": 1}] * 2}
+            ),
             "expected a spelling of",
         ),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes"]}),
+            lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes", 2]}),
             "expected a spelling. Received: 'bytes'",
         ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),

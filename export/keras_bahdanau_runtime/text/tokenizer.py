@@ -275,10 +275,11 @@ class Tokenizer:
             )
         spellings = [Spelling(), Spelling()]
         if document["version"] == 2:
-            spellings = [_parse_spelling(item, path) for item in document.get("spellings", ())]
+            items = document.get("spellings")
+            if not isinstance(items, list) or len(items) != 2:
+                raise ValueError(f"{path}: expected two spellings. Received: {items!r:.80}")
+            spellings = [_parse_spelling(item, path) for item in items]
         target = document.get("target")
-        if len(spellings) != 2:
-            raise ValueError(f"{path}: expected two spellings. Received: {len(spellings)}")
         return cls(
             _restore(path, "source", document.get("source")),
             None if target is None else _restore(path, "target", target),

@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.protobuf import build_file, create_pool, message_cla
 from keras_bahdanau_runtime.text.pieces import META_SPACE, Spelling
 
 # Regular expressions of normalizers, which match in linear time.
-MANY_SPACES, OUTER_SPACE = " {2,}", "^ | $"
+MANY_SPACES, OUTER_SPACE = " {2,}", r"\A | \z"
 _MODELS = ("BPE", "Unigram", "WordLevel")
 
 # The fields of sentencepiece_model.proto that are used.
