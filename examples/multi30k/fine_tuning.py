@@ -26,7 +26,6 @@ OPTIONS = ("--epochs", "4", "--learning-rate", "1e-3", "--batch-size", "32")
 RUNS = {
     "domain only": (),
     "--mix 0.5": ("--mix", "{base}/corpus=0.5"),
-    "--mix 0.5 --freeze embeddings": ("--mix", "{base}/corpus=0.5", "--freeze", "embeddings"),
 }
 
 

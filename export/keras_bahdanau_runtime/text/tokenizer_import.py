@@ -32,8 +32,6 @@ _MESSAGES = {
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "BPE", 3: "word", 4: "char"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
-# Score of a piece that is only used for unknown characters, far below those of other pieces.
-_BYTE_SCORE = -1e5
 
 
 def special_name(index: int) -> str:
@@ -72,16 +70,15 @@ def sentencepiece_document(
     adds_space = not normalizer.HasField("add_dummy_prefix") or normalizer.add_dummy_prefix
     is_unigram = (model.trainer.model_type or _UNIGRAM) == _UNIGRAM
     build = _unigram if is_unigram else _byte_pairs
-    has_inner_space = any(META_SPACE in entry.piece[1:] for entry in model.pieces)
-    split = {
-        "type": "Split",
-        "pattern": {"String": META_SPACE},
-        "behavior": "MergedWithNext",
-        "invert": False,
-    }
+    splits = []
+    if not any(META_SPACE in entry.piece[1:] for entry in model.pieces):
+        splits.append(_split(META_SPACE, "MergedWithNext"))
+    if is_unigram and model.trainer.byte_fallback:
+        # A unigram model of `tokenizers` would match the piece <0x41> in a text.
+        splits.append(_split("<0x", "Isolated"))
     document = {
         "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(normalizer, adds_space)]},
-        "pre_tokenizer": None if has_inner_space else split,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits} if splits else None,
         "decoder": {
             "type": "Sequence",
             "decoders": [
@@ -94,6 +91,11 @@ def sentencepiece_document(
         "model": build(model.pieces, model.trainer.byte_fallback),
     }
     return _finished(document), Spelling("metaspace", strips_space=adds_space)
+
+
+def _split(text: str, behavior: str) -> dict[str, Any]:
+    pattern = {"String": text}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
 
 
 def _check_settings(model: Any, path: Any) -> None:
@@ -135,17 +137,10 @@ def _normalizers(normalizer: Any, adds_space: bool) -> Iterator[dict[str, Any]]:
 
 def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
     special = [[special_name(index), 0.0] for index in sorted(SPECIAL)]
-    scores = {_CONTROL: 0.0, _BYTE: _BYTE_SCORE}
     return {
         "type": "Unigram",
         "unk_id": UNK,
-        "vocab": [
-            *special,
-            *(
-                [name, scores.get(entry.type, entry.score)]
-                for name, entry in _ordinary_pieces(pieces)
-            ),
-        ],
+        "vocab": [*special, *([name, entry.score] for name, entry in _ordinary_pieces(pieces))],
         "byte_fallback": byte_fallback,
     }
 
