@@ -89,12 +89,12 @@ def main():
     )
     parser.add_argument("--data", type=Path, default=Path("multi30k"))
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--base-options", nargs="*", default=(), help="options of the base run")
+    parser.add_argument("--base-epochs", type=int, default=7)
     args = parser.parse_args()
     multi30k_files.download(args.data, "de")
     texts = split(args.data, args.output / "texts")
     base = args.output / "base"
-    train(base, texts, ["base-dev"], *texts["base"], *args.base_options)
+    train(base, texts, ["base-dev"], *texts["base"], "--epochs", args.base_epochs)
     runs = {"base": base}
     for name, flags in RUNS.items():
         runs[name] = args.output / re.sub(r"[^a-z0-9]+", "-", name).strip("-")

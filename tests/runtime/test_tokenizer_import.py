@@ -127,7 +127,10 @@ def test_special_tokens_in_a_text_are_ordinary_characters(converted, tmp_path):
     assert Tokenizer.load(tmp_path / "saved.json") == tokenizer
 
 
-WORD_PIECE = {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}
+WORD_PIECE = {
+    "type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "max_input_chars_per_word": 9,
+    "continuing_subword_prefix": "##",
+}  # fmt: skip
 WORD_ENDS = {"type": "BPE", "vocab": {"a": 0}, "merges": [], "end_of_word_suffix": "</w>"}
 REGEX = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "invert": False, "behavior": "Isolated"}
 ADDED = {

@@ -35,7 +35,11 @@ for name, options in MODELS.items():
     if "normalization_rule_name" not in options:
         options = {**options, "normalization_rule_tsv": str(rules)}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_prefix=str(FOLDER / name), minloglevel=2, **options
+        sentence_iterator=iter(LINES),
+        model_prefix=str(FOLDER / name),
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
     )
     (FOLDER / f"{name}.vocab").unlink()
     processor = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / f"{name}.model"))
