@@ -34,8 +34,8 @@ class Spelling:
 
         Example:
 
-        >>> Spelling("metaspace").pieces({"<pad> ": 0, "\u2581a": 1, "<0x41>": 2})
-        [b'<pad>', b' a', b'A']
+        >>> Spelling("metaspace").pieces({"\u2581a": 4, "<0x41>": 5})[4:]
+        [b' a', b'A']
         """
         if self.kind == "byte-level":
             pieces = byte_pieces(vocabulary)
