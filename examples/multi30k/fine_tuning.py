@@ -22,10 +22,10 @@ DOMAIN = re.compile(r"\b(dogs?|pupp(y|ies))\b", re.IGNORECASE)
 TRAINING_PAIRS, DEVELOPMENT_PAIRS = 1000, 200
 COMMAND = (sys.executable, "-m", "keras_bahdanau_export.cli")
 TEST = "test_2016_flickr"
-OPTIONS = ("--epochs", "4", "--learning-rate", "1e-3", "--batch-size", "32")
 RUNS = {
-    "domain only": (),
-    "--mix 0.5": ("--mix", "{base}/corpus=0.5"),
+    "domain only": ("--epochs", "4", "--batch-size", "32"),
+    "--mix 0.5": ("--epochs", "4", "--batch-size", "32", "--mix", "{base}/corpus=0.5"),
+    "--mix 0.8": ("--epochs", "3", "--mix", "{base}/corpus=0.8"),
 }
 
 
@@ -99,7 +99,7 @@ def main():
     for name, flags in RUNS.items():
         runs[name] = args.output / re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         flags = [flag.format(base=base) for flag in flags]
-        options = (*texts["domain"], "--init", base, *OPTIONS, *flags)
+        options = (*texts["domain"], "--init", base, "--learning-rate", "1e-3", *flags)
         train(runs[name], texts, ["domain-dev", "base-dev"], *options)
     print("| run | with a dog | without |\n|---|---|---|")
     for name, run in runs.items():
