@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import SPECIAL
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer, byte_pieces
+from keras_bahdanau_runtime.text.pieces import byte_pieces
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 _SEGMENTATIONS = 16  # per word
 _CACHED_WORDS = 200_000
@@ -55,6 +56,12 @@ class BPEDropout:
             raise ValueError(f"Argument `tokenizer` must be a Tokenizer. Received: {tokenizer!r}")
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
+        for spelling in tokenizer.spellings:
+            if spelling.kind != "byte-level":
+                raise ValueError(
+                    "Argument `tokenizer` must be of byte-level pieces. "
+                    f"Received: one whose pieces are spelled as {spelling.kind}"
+                )
         self._source = _Segmenter(tokenizer.source, dropout, seed)
         self._target = self._source
         if not tokenizer.joint:

@@ -19,6 +19,7 @@ from keras_bahdanau.data.streams import (
     ResampledStream,
     Stream,
     cycle_shares,
+    fixed_shares,
     length_counts,
     merge_counts,
 )
@@ -72,15 +73,19 @@ class PreparedDataset(EpochDataset):
         resample: `(sources, targets, rng) -> (sources, targets)`, which returns other lists of ids
             for each pair, such as a `BPEDropout`; or `None`. The pairs are then grouped by their
             new lengths within 256 batches, whose widths are not those of `shapes`.
+        shares: For each corpus but the first, the share of the batches that it gets, above 0 and
+            below 1 in all. The first corpus gets the rest, and one pass uses each of its pairs
+            once. `None` to use `temperature`.
 
     Attributes:
         corpora: List of `PreparedCorpus`.
         epoch: `dataset[i]` is `batch(epoch * len(dataset) + i)`. 0 at first; may be set. The end of
             an epoch increments it, and Keras also does so before the first epoch. To train the
             epochs from 0, set it in a callback's `on_epoch_begin`.
-        tokens: Number of target tokens in one pass over all corpora.
+        tokens: Number of target tokens in one pass over all corpora, or with `shares` in one pass
+            over the first.
         steps: Number of batches of an epoch. May be set.
-        pass_steps: Number of batches of one pass over all corpora.
+        pass_steps: Number of batches of such a pass.
         shapes: List of the `(rows, Tx, Ty)` of the batches, including rows of padding.
 
     Returns:
@@ -122,6 +127,7 @@ class PreparedDataset(EpochDataset):
         shapes=96,
         padding=0.06,
         resample=None,
+        shares=None,
     ):
         super().__init__()
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
@@ -141,7 +147,6 @@ class PreparedDataset(EpochDataset):
         self.bucket, self.max_length = bucket, max_length
         self.shuffle, self.seed = shuffle, seed
         self.rank, self.replicas, self.multiple = rank, replicas, multiple
-        self.tokens = sum(corpus.tokens for corpus in self.corpora)
         lengths = [length_counts(corpus, max_length) for corpus in self.corpora]
         chosen = self._choose_shapes(lengths, shapes, padding)
         self._streams = [
@@ -159,9 +164,20 @@ class PreparedDataset(EpochDataset):
                 ResampledStream(stream, resample, [seed, number], bucket, max_length)
                 for number, stream in enumerate(self._streams)
             ]
-        shares = cycle_shares([stream.batches for stream in self._streams], temperature)
-        self.pass_steps = int(shares.sum())
-        self._mixer = LRUCache(CorpusMixer(shares, [seed] if shuffle else None), 2)
+        batches = [stream.batches for stream in self._streams]
+        self.tokens = sum(corpus.tokens for corpus in self.corpora)
+        if shares is None:
+            steps_per_pass = cycle_shares(batches, temperature)
+        else:
+            steps_per_pass = fixed_shares(batches[0], _checked_shares(shares, self.corpora))
+            self.tokens = sum(
+                round(corpus.tokens * used / all_batches)
+                for corpus, used, all_batches in zip(
+                    self.corpora, steps_per_pass.tolist(), batches, strict=True
+                )
+            )
+        self.pass_steps = int(steps_per_pass.sum())
+        self._mixer = LRUCache(CorpusMixer(steps_per_pass, [seed] if shuffle else None), 2)
         self.steps = self.pass_steps if steps is None else steps
         self.shapes = [
             (-(-rows // replicas), tx, ty)
@@ -266,12 +282,27 @@ def _opened(corpora):
     if not opened:
         raise ValueError("Argument `corpora` must hold at least one corpus. Received: none")
     for other in opened[1:]:
-        if other.tokenizer_hash != opened[0].tokenizer_hash:
+        # Another version of the tokenizers library may have written an equal tokenizer.
+        same_file = other.tokenizer_hash == opened[0].tokenizer_hash
+        if not same_file and other.tokenizer != opened[0].tokenizer:
             raise ValueError(
                 "Argument `corpora` must be prepared with one tokenizer. Received: "
                 f"{str(opened[0].path)!r} and {str(other.path)!r}, which have different ones"
             )
     return opened
+
+
+def _checked_shares(shares, corpora):
+    """Return `shares` as a list, or raise a `ValueError`."""
+    shares = list(shares)
+    for share in shares:
+        check_range("shares", share, float, 0, 1, open_low=True, open_high=True)
+    if len(shares) != len(corpora) - 1 or sum(shares) >= 1:
+        raise ValueError(
+            "Argument `shares` must have a share for each corpus but the first, below 1 in all. "
+            f"Received: {shares} for {len(corpora)} corpora"
+        )
+    return shares
 
 
 def _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas):

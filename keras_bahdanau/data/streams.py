@@ -229,6 +229,25 @@ def cycle_shares(sizes, temperature):
     return shares
 
 
+def fixed_shares(batches, shares):
+    """Return the number of steps of each stream in a cycle with fixed shares.
+
+    Args:
+        batches: Number of batches of the first stream, each of which is used once per cycle.
+        shares: For each other stream, its share of all steps, below 1 in all.
+
+    Returns:
+        `(1 + len(shares),)` ints, each at least 1.
+
+    Example:
+
+    >>> fixed_shares(12, [0.3, 0.1]).tolist()
+    [12, 6, 2]
+    """
+    cycle = batches / (1 - sum(shares))
+    return np.array([batches, *(max(1, round(cycle * share)) for share in shares)])
+
+
 class LRUCache:
     """Thread-safe cache of the last results of a function of one argument.
 

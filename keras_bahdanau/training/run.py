@@ -40,6 +40,7 @@ from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.optimizers import Adam, WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.files import atomic_write, write_json
@@ -74,7 +75,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
             contain only `corpus` and `distilled`. With several hosts, all of them need access to it
             and to the texts.
-        resume: Whether to resume from `last.keras` of a run with the same options.
+        resume: Whether to resume from `last.keras` of a run with the same options. The model of
+            `options.init` is then not needed.
         callbacks: Additional callbacks for `fit`, several or a single one. With several processes
             they run in the first. A callback that stops training stops it at the next checkpoint.
             At the end of an epoch the logs contain `val_bleu` and `val_chrf`, `val2_bleu` and so on
@@ -88,7 +90,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     Raises:
         ValueError: If `callbacks` has the wrong type, the folder exists without `resume`, another
             process trains in it, the options or texts differ from those of the run, sacreBLEU does
-            not have the tokenizer `tokenize`, or `read_parallel` refuses a text file.
+            not have the tokenizer `tokenize`, `read_parallel` refuses a text file, `options.init`
+            is not a `Seq2Seq` with a tokenizer, options contradict its architecture, or a corpus of
+            `options.mix` has another tokenizer.
         MissingDependencyError: If sacrebleu is not installed.
 
     Example:
@@ -230,7 +234,7 @@ def _start_or_resume(options, output, corpus):
     rank, world_size = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
-        corpus,
+        [corpus, *(folder for folder, _ in options.mixed)],
         options.batch_size,
         options.batch_tokens,
         max_length=options.max_length,
@@ -244,6 +248,7 @@ def _start_or_resume(options, output, corpus):
         padding=0.0,
         bucket=8 if on_jax and dropout else 1,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
+        shares=[share for _, share in options.mixed] or None,
     )
     updates_per_pass = -(-dataset.pass_steps // options.accumulate)
     every = options.every or updates_per_pass
@@ -384,6 +389,29 @@ def _evaluate(options, evaluator, path):
 
 def build(options, tokenizer, updates, warmup):
     """Return the compiled model of a run; `updates` and `warmup` are those of the schedule."""
+    model = (
+        new_model(options, tokenizer) if options.init is None else initial_model(options, tokenizer)
+    )
+    accumulate = options.accumulate
+    schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
+    model.compile(
+        optimizer=Adam(
+            schedule,
+            global_clipnorm=options.clip_norm,
+            use_ema=options.ema > 0,
+            # Keras updates the average at every batch, not only when it updates the weights.
+            ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
+            gradient_accumulation_steps=accumulate if accumulate > 1 else None,
+        ),
+        loss=_loss(options),
+        # Measured on two cores: a step without XLA takes 0.6 times as long on TensorFlow.
+        jit_compile="auto" if keras.config.backend() == "jax" else False,
+    )
+    return model
+
+
+def new_model(options, tokenizer):
+    """Return a model with random weights."""
     model = _MODELS[options.model](
         tokenizer.source_vocabulary_size,
         tokenizer.target_vocabulary_size,
@@ -407,21 +435,6 @@ def build(options, tokenizer, updates, warmup):
     model.build()
     for side, path in options.word_vectors.items():
         set_word_vectors(model, side, path)
-    accumulate = options.accumulate
-    schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
-    model.compile(
-        optimizer=Adam(
-            schedule,
-            global_clipnorm=options.clip_norm,
-            use_ema=options.ema > 0,
-            # Keras updates the average at every batch, not only when it updates the weights.
-            ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
-            gradient_accumulation_steps=accumulate if accumulate > 1 else None,
-        ),
-        loss=_loss(options),
-        # Measured on two cores: a step without XLA takes 0.6 times as long on TensorFlow.
-        jit_compile="auto" if keras.config.backend() == "jax" else False,
-    )
     return model
 
 

@@ -3,7 +3,6 @@
 import logging
 
 from keras_bahdanau_runtime.ids import SPECIAL
-from keras_bahdanau_runtime.text.tokenizer import byte_pieces
 from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
@@ -36,7 +35,8 @@ def set_word_vectors(model, side, path):
     >>> model.source_embedding.get_weights()[0][5].tolist()
     [1.0, 2.0, 3.0]
     """
-    pieces = byte_pieces(getattr(model.tokenizer, side).get_vocab())
+    spelling = model.tokenizer.spellings[0 if side == "source" else 1]
+    pieces = spelling.pieces(getattr(model.tokenizer, side).get_vocab())
     words = {
         index: piece.decode("utf-8", "replace").removeprefix(" ")
         for index, piece in enumerate(pieces)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from copy_artifact import make
 
@@ -36,6 +37,13 @@ MISTAKES = [
     ([*TRAIN, "--tokenize", "x"], "`tokenize` must be one of"),
     ([*TRAIN[:-1], "run"], "`output` must be a new folder"),
     ([*TRAIN, "--config", "none.yaml"], "'none.yaml'"),
+    ([*TRAIN, "--init", "none"], "`init` must be .*'none', which does not exist"),
+    ([*TRAIN, "--init", "run"], "`init` must be .*is not a .keras file"),
+    (
+        [*TRAIN, "--init", "old", "--units", "9", "--freeze", "encoder", "--freeze", "decoder"],
+        "left out with `init`.* `units` is 9 instead of 10",
+    ),
+    ([*TRAIN, "--mix", "a=0.2", "--mix", "b=2"], "`mix` must be CORPUS=SHARE.* Received: 'b=2'"),
     ([*DISTILL[:2], "none", *DISTILL[3:]], "'none'"),
     ([*DISTILL, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
     ([*DISTILL, "--reference", "short"], "a line for each line of `sources`"),
@@ -98,6 +106,7 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
     make(tmp_path / "artifact")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "old").symlink_to(Path(__file__).resolve().parents[1] / "files" / "run")
     for name, data in (
         ("en", b"a\nb\n"),
         ("de", b"x\ny\n"),

@@ -14,7 +14,9 @@ from keras_bahdanau_export.commands.help_pages import PANELS, example
 
 GROUP = typer.main.get_command(app)
 COMMANDS = sorted(GROUP.commands)
-TRAIN_PANELS = ["Data", "Model", "Optimization", "Regularization", "Validation", "System"]
+TRAIN_PANELS = [
+    "Data", "Model", "Fine-tuning", "Optimization", "Regularization", "Validation", "System",
+]  # fmt: skip
 
 
 def page(monkeypatch, *command, columns=80):

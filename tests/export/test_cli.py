@@ -162,7 +162,7 @@ def test_help_lists_every_option_with_its_default(monkeypatch, command):
         if not option.metadata.get("positional"):
             assert f"--{option.name.replace('_', '-')}" in text
         assert option.metadata["help"] in text
-        if option.default not in (dataclasses.MISSING, None) and option.type is not bool:
+        if option.default not in (dataclasses.MISSING, None, ()) and option.type is not bool:
             assert f"{option.metadata['help']} [default: {option.default}]" in text
     assert "--joint / --separate" in text
     assert "--tie-embeddings / --no-tie-embeddings" in text

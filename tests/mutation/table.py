@@ -15,6 +15,27 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "fine-tuning-freezes-the-other-parts",
+        "keras_bahdanau/training/fine_tuning.py",
+        "is_trained = part not in parts",
+        "is_trained = part in parts",
+        "library/training/test_fine_tuning.py",
+    ),
+    Mutation(
+        "mixed-corpora-get-the-share-of-the-first",
+        "keras_bahdanau/data/streams.py",
+        "cycle = batches / (1 - sum(shares))",
+        "cycle = batches / sum(shares)",
+        "library/data/test_prepared_dataset.py",
+    ),
+    Mutation(
+        "converted-specials-match-text",
+        "export/keras_bahdanau_runtime/text/tokenizer_import.py",
+        'return f"{SPECIAL[index]} "',
+        "return SPECIAL[index]",
+        "runtime/test_tokenizer_import.py",
+    ),
+    Mutation(
         "alignment-may-point-past-the-sentence",
         "keras_bahdanau/data/translation_dataset.py",
         "(positions >= lengths).any()",

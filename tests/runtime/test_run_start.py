@@ -8,6 +8,7 @@ import pytest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.runs.start import launched_rank, start_run, text_hashes
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def options(tmp_path):
     def options(**values):
         source, target = tmp_path / "en", tmp_path / "de"
         held_out = {"validation_source": source, "validation_target": target}
-        return TrainingOptions(source, target, vocabulary_size=300, **held_out, **values)
+        return TrainingOptions(source, target, **({"vocabulary_size": 300} | held_out | values))
 
     return options
 
@@ -90,6 +91,54 @@ def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, option
 def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
     with pytest.raises(ValueError, match="`normalization` must be left out for a prepared corpus"):
         TrainingOptions(tmp_path, validation_source="a", validation_target="b", normalization="nfc")
+
+
+def test_texts_are_encoded_with_tokenizers_from_files(tmp_path, options):
+    for name, kind in (("source", "bpe"), ("target", "words")):
+        tokenizer = Tokenizer.train(["a b"], ["x"], kind=kind, min_frequency=1)
+        tokenizer.save(tmp_path / f"{name}.json")
+    files = {
+        "tokenizer": str(tmp_path / "source.json"),
+        "target_tokenizer": tmp_path / "target.json",
+    }
+    chosen = options(vocabulary_size=8000, **files)
+    with start_run(chosen, tmp_path / "run", resume=False, rank=0):
+        pass
+    learned = PreparedCorpus(tmp_path / "run" / "corpus").tokenizer
+    sides = [Tokenizer.load(tmp_path / f"{name}.json") for name in ("source", "target")]
+    assert learned == Tokenizer.combine(*sides)
+
+
+@pytest.mark.parametrize("kind", ["words", "characters"])
+def test_the_kind_of_pieces_is_learned_and_recorded(tmp_path, options, kind):
+    with start_run(options(tokenizer=kind), tmp_path / "run", resume=False, rank=0):
+        pass
+    tokenizer = PreparedCorpus(tmp_path / "run" / "corpus").tokenizer
+    assert json.loads(tokenizer.source.to_str())["model"]["type"] == "WordLevel"
+    with (
+        pytest.raises(ValueError, match=f"`kind` was '{kind}', is None"),
+        start_run(options(), tmp_path / "run", resume=False, rank=0),
+    ):
+        pytest.fail("the corpus has other pieces")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tokenizer": "words", "target": None}, "`tokenizer` must be left out for a prepared"),
+        ({"tokenizer": "words", "init": "run"}, "`tokenizer` must be left out for `init`"),
+        (
+            {"tokenizer": "a.model", "joint": False},
+            "`joint` must be left out for the tokenizer a.m",
+        ),
+        ({"tokenizer": "bytes", "vocabulary_size": 300}, "must be left out for `tokenizer` bytes"),
+        ({"target_tokenizer": "a.model"}, "`target_tokenizer` must be given with a file as"),
+    ],
+)
+def test_options_of_a_tokenizer_that_is_not_learned_are_refused(tmp_path, values, message):
+    files = {"source": tmp_path, "target": "a", "validation_source": "a", "validation_target": "b"}
+    with pytest.raises(ValueError, match=message):
+        TrainingOptions(**(files | values))
 
 
 @pytest.mark.parametrize(

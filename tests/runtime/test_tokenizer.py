@@ -112,6 +112,39 @@ def test_decode_stops_at_eos_and_ignores_padding(joint):
     assert joint.target_tokens([*ids, EOS]) == ["", "\ufffd", "</s>"]
 
 
+def test_words_and_characters_that_are_rare_are_unknown():
+    texts = ["ein Hund, 12 Hunde", "ein Hund"]
+    words = Tokenizer.train(texts, texts, kind="words", min_frequency=3)
+    tokens = words.target_tokens(words.encode_target("ein Hund <s>"))
+    assert tokens == ["ein", " Hund", "<unk>", "<unk>", "<unk>", "</s>"]
+    assert words.target_vocabulary_size == 6
+    characters = Tokenizer.train(texts, texts, kind="characters", min_frequency=3)
+    assert characters.source_tokens("Hu\u00e9 \n") == ["H", "u", "<unk>", " ", "<unk>", "</s>"]
+
+
+@pytest.mark.parametrize("kind", ["words", "characters", "bytes"])
+def test_known_pieces_of_each_kind_give_the_text_back(kind, tmp_path):
+    text = "  Der Hund,\n12 H\u00fcte  </s> "
+    tokenizer = Tokenizer.train([text], [text], kind=kind, min_frequency=1, joint=False)
+    assert tokenizer.target_vocabulary_size <= (260 if kind == "bytes" else 30)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded == tokenizer
+    ids = loaded.encode_target(text)
+    assert loaded.decode(ids) == text
+    assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+
+
+def test_each_side_of_a_combined_tokenizer_keeps_its_pieces(joint, tmp_path):
+    characters = Tokenizer.train(["ab ba"], ["ab ba"], kind="characters", min_frequency=1)
+    Tokenizer.combine(joint, characters).save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.encode_source("ein Mann") == joint.encode_source("ein Mann")
+    assert loaded.decode(loaded.encode_target(" ab")) == " ab"
+    assert loaded.source_tokens(" ein") == joint.source_tokens(" ein")
+    assert not loaded.joint
+
+
 def test_joint_and_separate_vocabularies(joint, separate):
     assert joint.joint and not separate.joint
     assert joint.source_vocabulary_size == joint.target_vocabulary_size <= 400
@@ -171,8 +204,22 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
         (lambda text: "[]", "expected an object with 'format'"),
         (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
         (
+            lambda text: json.dumps({**json.loads(text), "version": 3}),
+            "expected version 1 or 2",
+        ),
+        (
             lambda text: json.dumps({**json.loads(text), "version": 2}),
-            "expected version 1",
+            "two spellings. Received: None",
+        ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 2, "spellings": [{"kind": 1}] * 2}
+            ),
+            "expected a spelling of",
+        ),
+        (
+            lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes", 2]}),
+            "expected a spelling. Received: 'bytes'",
         ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
         (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),
@@ -205,6 +252,7 @@ def test_truncation_and_padding_in_the_file_are_ignored(joint, tmp_path):
     "arguments, message",
     [
         ({"vocabulary_size": 259}, "`vocabulary_size` must be an int of at least 260"),
+        ({"kind": "letters"}, "`kind` must be one of"),
         ({"min_frequency": 0}, "`min_frequency` must be an int of at least 1"),
         ({"sources": "one string"}, "`sources` must be a list of str"),
         ({"targets": ["a", None]}, r"`targets\[1\]` must be a str"),

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,10 @@ def write_files(folder, code=""):
     `folder` becomes the current one in the tests.
     """
     shutil.copytree(FILES / "run", folder / "run")
+    (folder / "run" / "corpus").mkdir()
+    with zipfile.ZipFile(FILES / "run" / "best.keras") as model:
+        tokenizer = model.read("assets/tokenizer.json")
+    (folder / "run" / "corpus" / "tokenizer.json").write_bytes(tokenizer)
     shutil.copytree(FILES / "artifact", folder / "quickstart" / "artifact")
     if not re.search(r'export\((?:\w+, )?"artifact"', code):
         shutil.copytree(FILES / "artifact", folder / "artifact")

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -99,7 +99,7 @@ def _parameter(option: Field[Any]) -> inspect.Parameter:
     metadata, default = option.metadata, option.default
     annotation: Any = metadata.get("type", option.type)
     if get_origin(annotation) is tuple:  # typer supports only lists of any length
-        annotation = list[Path]
+        annotation = list[get_args(annotation)[0]]  # type: ignore[misc]
     help = metadata["help"]
     if default is MISSING:
         help += " Required, here or in the file."

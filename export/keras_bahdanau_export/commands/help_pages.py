@@ -22,6 +22,7 @@ PANELS = (
     OPTIONS,
     "Data",
     "Model",
+    "Fine-tuning",
     "Search",
     "Optimization",
     "Regularization",

@@ -16,7 +16,7 @@ from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
 from keras_bahdanau_runtime.text.parallel import TextFormat
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
 
 def prepare(
@@ -57,12 +57,13 @@ def prepare(
         ),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            help="The tokenizer.json to use; learned from the texts by default.",
+            help="Kind of pieces to learn: bpe, words, characters or bytes; or a file: a "
+            "tokenizer.json of this package or of Hugging Face, or a .model of SentencePiece.",
             rich_help_panel="Data",
         ),
-    ] = None,
+    ] = "bpe",
     alignments: Annotated[
         list[Path] | None,
         typer.Option(
@@ -145,7 +146,7 @@ def prepare(
                 texts if pairs else texts[:half],
                 None if pairs else texts[half:],
                 output,
-                None if tokenizer is None else Tokenizer.load(tokenizer),
+                None if tokenizer in KINDS else Tokenizer.load(tokenizer),
                 alignments,
                 vocabulary_size=vocabulary_size,
                 joint=joint,
@@ -161,6 +162,7 @@ def prepare(
                 ),
                 text_format=text_format,
                 filter=filter or (),
+                kind=tokenizer if tokenizer in KINDS else "bpe",
             )
         except KeyboardInterrupt:
             print_message(f"Interrupted. Run the same command again to continue in {output}.")

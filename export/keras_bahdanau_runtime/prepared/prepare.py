@@ -61,6 +61,7 @@ from keras_bahdanau_runtime.text.tokenizer import (
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     Tokenizer,
+    check_kind,
     check_normalization,
 )
 
@@ -93,6 +94,7 @@ def prepare(
     progress: Progress | None = None,
     text_format: TextFormat = UTF_8_TEXT,
     filter: Sequence[str] = (),
+    kind: str = "bpe",
 ) -> Path:
     """Prepare parallel text as a corpus for `PreparedDataset`.
 
@@ -137,6 +139,7 @@ def prepare(
               for each different pair.
             - "script=latin:cyrillic": drop pairs if most letters of the source are not Latin, or
               most of the target not Cyrillic.
+        kind: Kind of pieces to learn; see `Tokenizer.train`.
 
     Returns:
         The folder, a `Path`.
@@ -160,6 +163,7 @@ def prepare(
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
     check_normalization(normalization)
     PairFilter(filter)  # raises its errors
+    check_kind(kind)
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
@@ -173,6 +177,8 @@ def prepare(
         "sample": sample,
         "normalization": normalization,
     }
+    if kind != "bpe":  # corpora of earlier versions have no such option
+        tokenizer_options["kind"] = kind
     if tokenizer is not None:
         _check_defaults(tokenizer_options)
     options = {
@@ -277,6 +283,7 @@ class _Job:
                 self.options["vocabulary_size"],
                 self.options["joint"],
                 normalization=self.options["normalization"],
+                kind=self.options.get("kind", "bpe"),
             )
         self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
@@ -414,10 +421,11 @@ class _Job:
                 f"Argument `output` must be a new folder, or of version {VERSION}. "
                 f"Received: {str(self.output)!r}, of version {version!r}"
             )
+        options = self._all_options()
         changed = [
-            f"`{name}` was {previous.get(name)!r}, is {value!r}"
-            for name, value in self._all_options().items()
-            if previous.get(name) != value
+            f"`{name}` was {previous.get(name)!r}, is {options.get(name)!r}"
+            for name in {**options, **previous}
+            if previous.get(name) != options.get(name)
         ]
         if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
             changed.append("`tokenizer` is a different one")

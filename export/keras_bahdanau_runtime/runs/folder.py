@@ -16,11 +16,12 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (OPTIONS_FILE, BEST_FILE, LAST_FILE))
 
 
-def best_file(run: str | os.PathLike[str]) -> Path:
+def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:
     """Return the file of a run's best model.
 
     Args:
         run: Folder of a run of `train`.
+        argument: Name of the argument, for the message.
 
     Raises:
         ValueError: The folder has no best model.
@@ -35,7 +36,7 @@ def best_file(run: str | os.PathLike[str]) -> Path:
         elif (Path(run) / MANIFEST_FILE).exists():
             problem = f"has a {MANIFEST_FILE} and no {BEST_FILE}, like an artifact or a corpus"
         raise ValueError(
-            f"Argument `run` must be the folder of a training run. Received: {str(run)!r}, "
+            f"Argument `{argument}` must be the folder of a training run. Received: {str(run)!r}, "
             f"which {problem}"
         )
     return path

@@ -3,9 +3,10 @@
 import difflib
 import functools
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
@@ -15,12 +16,16 @@ from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
+    KINDS,
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     NORMALIZATIONS,
+    Tokenizer,
 )
 
-MODELS = ("rnnsearch", "rnnencdec")
+# Models by option, with the names of their classes.
+MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
+PARTS = ("encoder", "decoder", "embeddings")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 # Names of options in files of earlier versions.
 _FORMER_NAMES = {
@@ -36,6 +41,13 @@ def _option(default: Any, help: str, **metadata: Any) -> Any:
     Metadata `limits` are arguments of `check_range`; `panel` is its panel on the help page.
     """
     return field(default=default, metadata={"help": help, **metadata})
+
+
+def _model_option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has this default."""
+    default_text = str(default).lower() if isinstance(default, bool) else default
+    help = f"{help} If absent: {default_text}, or as in --init."
+    return _option(None, help, model_default=default, **metadata)
 
 
 _COUNT = {"low": 1}
@@ -56,8 +68,9 @@ class TrainingOptions:
 
     Raises:
         ValueError: A value has another type than its field, or is outside its limits; the numbers
-            of held-out sources and targets differ; or `updates` is given without `every`, or is not
-            a multiple of it.
+            of held-out sources and targets differ; `updates` is given without `every`, or is not a
+            multiple of it; `freeze` is given without `init`, or freezes the whole model; or the
+            shares of `mix` are not below 1.
 
     Example:
 
@@ -70,6 +83,15 @@ class TrainingOptions:
         units=512,
     )
     longer = TrainingOptions.from_file("run/options.json", epochs=40)
+    adapted = TrainingOptions(
+        source="emails.en",
+        target="emails.de",
+        validation_source="emails-dev.en",
+        validation_target="emails-dev.de",
+        init="run",
+        mix="run/corpus=0.2",
+        learning_rate=1e-3,
+    )
     ```
     """
 
@@ -102,10 +124,47 @@ class TrainingOptions:
             "type": list[Path],
         },
     )
-    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS, panel="Model")
+    init: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Run, or .keras file, whose weights, architecture and tokenizer the model "
+            "starts with.",
+            "panel": "Fine-tuning",
+        },
+    )
+    freeze: tuple[str, ...] = _option(
+        (),
+        "Part of the model of --init that is not trained: encoder, decoder or embeddings; repeat "
+        "it for more.",
+        choices=PARTS,
+        panel="Fine-tuning",
+    )
+    mix: tuple[str, ...] = _option(
+        (),
+        "CORPUS=SHARE: prepared corpus with the same tokenizer, and its share of the batches, such "
+        "as run/corpus=0.2; repeat it for more.",
+        panel="Fine-tuning",
+    )
+    model: str | None = _model_option(
+        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+    )
+    tokenizer: str = _option(
+        "bpe",
+        "Kind of pieces to learn: bpe, words, characters or bytes; or a file: a tokenizer.json of "
+        "this package or of Hugging Face, or a .model of SentencePiece.",
+        panel="Data",
+    )
+    target_tokenizer: Path | None = field(
+        default=None,
+        metadata={
+            "help": "File of the tokenizer of the translations, if that of --tokenizer is only for "
+            "the sources.",
+            "panel": "Data",
+        },
+    )
     vocabulary_size: int = _option(
         8000,
-        "Number of byte-pair pieces to learn.",
+        "Number of pieces to learn.",
         limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
         panel="Data",
     )
@@ -118,8 +177,12 @@ class TrainingOptions:
         choices=NORMALIZATIONS,
         panel="Data",
     )
-    units: int = _option(256, "Width of each recurrence.", limits=_COUNT, panel="Model")
-    embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT, panel="Model")
+    units: int | None = _model_option(
+        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+    )
+    embedding_dim: int | None = _model_option(
+        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+    )
     source_embeddings: Path | None = field(
         default=None,
         metadata={
@@ -132,30 +195,30 @@ class TrainingOptions:
         default=None,
         metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
     )
-    attention_units: int = _option(
+    attention_units: int | None = _model_option(
         256, "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
-    tie_embeddings: bool = _option(
+    tie_embeddings: bool | None = _model_option(
         True, "Use the target embedding as the output layer.", panel="Model"
     )
-    join_embeddings: bool = _option(
+    join_embeddings: bool | None = _model_option(
         True,
         "Let the decoder attend to the words' embeddings in addition to their annotations.",
         panel="Model",
     )
-    encoder_layers: int = _option(
+    encoder_layers: int | None = _model_option(
         1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
     )
-    conditional: bool = _option(
+    conditional: bool | None = _model_option(
         True, "A second cell reads the context: the conditional GRU.", panel="Model"
     )
-    layer_normalization: bool = _option(
+    layer_normalization: bool | None = _model_option(
         False, "Normalize the layers of the decoder's cells.", panel="Model"
     )
     dropout: float | None = _option(
         None,
-        "Dropout rate of embeddings, of annotations and before the output layer; 0.2, 0.3 and 0.4 "
-        "if absent.",
+        "Dropout rate of embeddings, of annotations and before the output layer. If absent: 0.2, "
+        "0.3 and 0.4, or as in --init.",
         limits=_SHARE,
         panel="Regularization",
     )
@@ -171,7 +234,7 @@ class TrainingOptions:
         limits=_SHARE,
         panel="Regularization",
     )
-    encoder_dropout: float = _option(
+    encoder_dropout: float | None = _model_option(
         0.0,
         "Dropout rate between the layers of the encoder.",
         limits=_SHARE,
@@ -330,8 +393,10 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = _validated(option, getattr(self, option.name))
-            object.__setattr__(self, option.name, value)
+            value = getattr(self, option.name)
+            if value is None and self.init is None:
+                value = option.metadata.get("model_default")
+            object.__setattr__(self, option.name, _validated(option, value))
         _ = self.text_format  # raises the errors of its values
         targets = self.validation_target
         if targets is not None and len(self.validation_source) != len(targets):
@@ -339,14 +404,8 @@ class TrainingOptions:
                 "Argument `validation_target` must have as many files as `validation_source`. "
                 f"Received: {len(self.validation_source)} and {len(targets)}"
             )
-        if self.is_prepared:
-            for name in ("vocabulary_size", "joint", "normalization"):
-                value = getattr(self, name)
-                if value != getattr(TrainingOptions, name):
-                    raise ValueError(
-                        f"Argument `{name}` must be left out for a prepared corpus, which has a "
-                        f"tokenizer. Received: {value!r}"
-                    )
+        self._check_fine_tuning()
+        self._check_tokenizer()
         if self.updates is not None and self.every is None:
             raise ValueError(
                 "Argument `every` must be given with `updates`. "
@@ -357,6 +416,91 @@ class TrainingOptions:
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
+
+    def _check_fine_tuning(self) -> None:
+        """Raise a `ValueError` for `freeze` and `mix` that cannot be followed."""
+        if self.freeze and self.init is None:
+            raise ValueError(
+                "Argument `freeze` must be left out without `init`, because new weights must be "
+                f"trained. Received: {list(self.freeze)}"
+            )
+        if set(self.freeze) == set(PARTS):
+            raise ValueError(
+                "Argument `freeze` must leave a part of the model to train. "
+                f"Received: {list(self.freeze)}, which is the whole model"
+            )
+        if self.word_vectors and self.init is not None:
+            raise ValueError(
+                "Arguments `source_embeddings` and `target_embeddings` must be left out with "
+                f"`init`, which has embeddings. Received: {list(self.word_vectors)}"
+            )
+        if sum(share for _, share in self.mixed) >= 1:
+            raise ValueError(
+                "Argument `mix` must have shares below 1 in all, because the rest is for `source`. "
+                f"Received: {list(self.mix)}"
+            )
+
+    def _check_tokenizer(self) -> None:
+        """Raise a `ValueError` for options of a tokenizer that is not learned."""
+        has_file = self.tokenizer not in KINDS
+        owner, fixed = "", ["vocabulary_size", "joint", "normalization"]
+        if self.is_prepared:
+            owner = "a prepared corpus, which has a tokenizer"
+            fixed += ["tokenizer", "target_tokenizer"]
+        elif self.init is not None:
+            owner = "`init`, which has a tokenizer"
+            fixed += ["tokenizer"] * (not has_file)
+        elif has_file:
+            owner = f"the tokenizer {self.tokenizer}"
+        elif self.tokenizer == "bytes":
+            owner, fixed = "`tokenizer` bytes", ["vocabulary_size"]
+        for name in fixed * bool(owner):
+            value = getattr(self, name)
+            if value != getattr(TrainingOptions, name):
+                raise ValueError(
+                    f"Argument `{name}` must be left out for {owner}. Received: {value!r}"
+                )
+        if self.target_tokenizer is not None and not has_file:
+            raise ValueError(
+                "Argument `target_tokenizer` must be given with a file as `tokenizer`. "
+                f"Received: {str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}"
+            )
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """Load the files of `tokenizer` and `target_tokenizer`, or return `None` to learn one.
+
+        Raises:
+            ValueError: As `Tokenizer.load`.
+            OSError: A file cannot be read.
+        """
+        if self.tokenizer in KINDS:
+            return None
+        tokenizer = Tokenizer.load(self.tokenizer)
+        if self.target_tokenizer is None:
+            return tokenizer
+        return Tokenizer.combine(tokenizer, Tokenizer.load(self.target_tokenizer))
+
+    @property
+    def mixed(self) -> tuple[tuple[Path, float], ...]:
+        """Folders of the corpora of `mix`, each with its share of the batches.
+
+        Raises:
+            ValueError: An item has another form, or a share is not between 0 and 1.
+        """
+        corpora = []
+        for item in self.mix:
+            folder, _, share = item.rpartition("=")
+            try:
+                number = float(share)
+            except ValueError:
+                number = math.nan
+            if not folder or not 0 < number < 1:
+                raise ValueError(
+                    "Argument `mix` must be CORPUS=SHARE, with a share above 0 and below 1, such "
+                    f"as run/corpus=0.2. Received: {item!r}"
+                )
+            corpora.append((Path(folder), number))
+        return tuple(corpora)
 
     @property
     def is_prepared(self) -> bool:
@@ -377,7 +521,12 @@ class TrainingOptions:
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        defaults = (0.2, 0.3, 0.4) if self.dropout is None else (self.dropout,) * 3
+        return self.dropouts_after((0.2, 0.3, 0.4))
+
+    def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
+        """Return the three dropout rates of a model that has the rates `defaults` so far."""
+        if self.dropout is not None:
+            defaults = (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
         return tuple(
             default if share is None else share
@@ -526,6 +675,15 @@ def _validated(option: Field[Any], value: Any) -> Any:
         if value is None:
             return None
         kind, _ = get_args(kind)
+    if kind == tuple[str, ...]:  # names, or a single name
+        names = value if isinstance(value, list | tuple) else [value]
+        choices = rules.get("choices", names)
+        if not all(isinstance(item, str) and item in choices for item in names):
+            expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
+            raise ValueError(
+                f"Argument `{name}` must be one or several of {expected}. Received: {value!r}"
+            )
+        return tuple(names)
     if get_origin(kind) is tuple:  # paths, or a single path
         paths = value if isinstance(value, list | tuple) else [value]
         if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):

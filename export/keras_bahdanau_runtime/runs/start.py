@@ -22,9 +22,11 @@ from keras_bahdanau_runtime.runs.folder import (
     OPTIONS_FILE,
     TEXTS_FILE,
 )
+from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
@@ -46,8 +48,9 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     if output.exists() and not output.is_dir():
         raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
     if not resume:
-        for path in options.word_vectors.values():
-            read_word_vectors(path, options.embedding_dim)  # checks the width
+        if options.embedding_dim is not None:  # with `init` there are no word vectors
+            for path in options.word_vectors.values():
+                read_word_vectors(path, options.embedding_dim)  # checks the width
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         if output.exists() and not {CORPUS_FOLDER, DISTILLED_FOLDER} >= {*os.listdir(output)}:
             raise ValueError(
@@ -101,7 +104,8 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
 def text_hashes(options: TrainingOptions) -> dict[str, str]:
     """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
 
-    For a prepared corpus, it is the hash of the manifest, which contains those of its files.
+    For a prepared corpus, it is the hash of the manifest, which contains those of its files. The
+    model of `init` is not among the texts: a checkpoint replaces it.
     """
     source = options.source / MANIFEST_FILE if options.is_prepared else options.source
     validation_source, validation_target = _held_out_files(options)
@@ -110,6 +114,7 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
         "target": [] if options.target is None else expand_paths([options.target]),
         "validation_source": validation_source,
         "validation_target": validation_target or [],
+        "mix": [folder / MANIFEST_FILE for folder, _ in options.mixed],
     }
     digests = {}
     for name, paths in files.items():
@@ -185,36 +190,91 @@ def start_run(
     bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
     if rank == 0:
         check_run_folder(options, output, resume)
-    _check_corpus(options)
+    tokenizer = _given_tokenizer(options, output)
+    _check_corpora(options, tokenizer)
     sources, targets = _held_out_files(options)
     sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
     held_out = [read_parallel(*files, options.text_format) for files in sides]
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and options.devices == 1:
-            prepare_texts(options, output)
+            prepare_texts(options, output, tokenizer)
         yield held_out
 
 
-def prepare_texts(options: TrainingOptions, output: Path) -> None:
-    """Prepare the text files of a run in its folder, unless the source is a prepared corpus."""
+def prepare_texts(
+    options: TrainingOptions, output: Path, tokenizer: Tokenizer | None = None
+) -> None:
+    """Prepare the text files of a run in its folder, unless the source is a prepared corpus.
+
+    Args:
+        options: `TrainingOptions`.
+        output: Folder of the run.
+        tokenizer: That of `init` or a file; `None` to read it.
+    """
     if not options.is_prepared:
         prepare(
             [options.source],
             None if options.target is None else [options.target],
             output / CORPUS_FOLDER,
+            tokenizer or _given_tokenizer(options, output),
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
             text_format=options.text_format,
+            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 
 
-def _check_corpus(options: TrainingOptions) -> None:
-    if not options.is_prepared:
-        return
-    if PreparedCorpus(options.source).aligned and options.bpe_dropout:
-        raise ValueError(
-            "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
-            f"changes. Received: {options.bpe_dropout}"
-        )
+def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
+    """Return the tokenizer of `init` or of a file, or `None` to learn one.
+
+    A run with a checkpoint reads its own, so `init` and the file may have been changed or deleted.
+    """
+    if options.init is None and options.tokenizer in KINDS:
+        return None
+    checkpoint = output / LAST_FILE
+    if checkpoint.exists():
+        return InitialModel.read(checkpoint).tokenizer
+    tokenizer = options.load_tokenizer()
+    if options.init is None:
+        return tokenizer
+    model = InitialModel.read(options.init)
+    model.check_architecture(options)
+    return model.choose_tokenizer(tokenizer)
+
+
+def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> None:
+    """Raise a `ValueError` unless the prepared corpora are complete and have one tokenizer.
+
+    Args:
+        options: `TrainingOptions`.
+        tokenizer: The tokenizer of `init` or of a file, or `None`.
+    """
+    if options.is_prepared:
+        corpus = PreparedCorpus(options.source)
+        if corpus.aligned and options.bpe_dropout:
+            raise ValueError(
+                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
+                f"changes. Received: {options.bpe_dropout}"
+            )
+        if tokenizer is not None and tokenizer != corpus.tokenizer:
+            raise ValueError(
+                "Argument `source` must be a corpus with the tokenizer of `init`. Received: "
+                f"{str(options.source)!r}, which has another one; prepare it with the option "
+                "`tokenizer`, or pass text files"
+            )
+        tokenizer = corpus.tokenizer
+    for folder, _ in options.mixed:
+        if tokenizer is None:
+            raise ValueError(
+                "Argument `mix` must be left out for text files whose tokenizer is learned, "
+                "because the corpora must have the same one; pass `init`, a tokenizer file or a "
+                "prepared corpus. "
+                f"Received: {list(options.mix)}"
+            )
+        if PreparedCorpus(folder).tokenizer != tokenizer:
+            raise ValueError(
+                "Argument `mix` must have corpora with the tokenizer of the run. Received: "
+                f"{str(folder)!r}, which has another one; prepare it with the option `tokenizer`"
+            )

@@ -1,6 +1,5 @@
 """Tokenizers of text that another tool has split into pieces, separated by spaces."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
 
 CONTINUES = "@@"  # end of a piece of subword-nmt that continues in the next one
 SPACE = "▁"  # a space in the pieces of SentencePiece
+MARKS = (CONTINUES, SPACE, "")
 
 
 class PieceJoiner:
@@ -72,11 +72,11 @@ def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
         [lib.pre_tokenizers.Split(" ", "removed"), byte_level]
     )
-    replacements = []
-    if any(piece.startswith(SPACE) for piece in pieces):
-        replacements = [(" ", ""), (SPACE, " ")]
-    elif any(piece.endswith(CONTINUES) for piece in pieces):
-        replacements = [(f"{CONTINUES} ", "")]
+    replacements = {
+        SPACE: [(" ", ""), (SPACE, " ")],
+        CONTINUES: [(f"{CONTINUES} ", "")],
+        "": [],
+    }[mark_of(pieces)]
     tokenizer.decoder = lib.decoders.Sequence(
         [
             lib.decoders.ByteLevel(),
@@ -90,12 +90,8 @@ def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
     return tokenizer
 
 
-def mark_of(tokenizer: Any) -> str | None:
-    """Return the argument of `PieceJoiner` for a tokenizer; `None` for one of byte pairs."""
-    if type(tokenizer.model).__name__ != "WordLevel":
-        return None
-    decoders = (json.loads(tokenizer.to_str())["decoder"] or {}).get("decoders", ())
-    replaced = {
-        str(part["pattern"].get("String")).strip() for part in decoders if part["type"] == "Replace"
-    }
-    return next((mark for mark in (SPACE, CONTINUES) if mark in replaced), "")
+def mark_of(pieces: Sequence[str]) -> str:
+    """Return the argument of `PieceJoiner` for pieces."""
+    if any(piece.startswith(SPACE) for piece in pieces):
+        return SPACE
+    return CONTINUES if any(piece.endswith(CONTINUES) for piece in pieces) else ""

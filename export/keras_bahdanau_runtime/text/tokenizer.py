@@ -1,4 +1,4 @@
-"""Byte-pair tokenizer: text to ids, and ids back to text one id at a time."""
+"""Tokenizer: text to ids, and ids back to text one id at a time."""
 
 import bisect
 import codecs
@@ -6,7 +6,8 @@ import functools
 import json
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,10 +15,20 @@ from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import RunError, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
-from keras_bahdanau_runtime.text.split_text import PieceJoiner, mark_of, piece_tokenizer
+from keras_bahdanau_runtime.text.pieces import SPELLINGS, Spelling
+from keras_bahdanau_runtime.text.split_text import MARKS, PieceJoiner, mark_of, piece_tokenizer
+from keras_bahdanau_runtime.text.tokenizer_import import (
+    MANY_SPACES,
+    OUTER_SPACE,
+    hugging_face_document,
+    sentencepiece_document,
+)
 
 FORMAT = "keras_bahdanau tokenizer"
-VERSION = 1
+# Version 2 also has the spelling of the pieces. Other tokenizers are written as version 1, which
+# earlier versions of this package can read.
+VERSIONS = (1, 2)
+KINDS = ("bpe", "words", "characters", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
 # The library allocates memory for the requested size, and aborts the process if that fails.
 MAX_VOCABULARY_SIZE = 2**20
@@ -29,6 +40,9 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
+_CHARACTERS = r"[\s\S]"
+# The regular expressions that a file may contain.
+_PATTERNS = (_WORDS, _CHARACTERS, MANY_SPACES, OUTER_SPACE)
 
 
 class TokenizerVersionError(ValueError):
@@ -44,7 +58,8 @@ class TextDecoder:
 
     Args:
         pieces: The bytes of each id; see `Tokenizer.target_decoder`.
-        mark: Argument of a `PieceJoiner` for pieces of another tool, or `None`.
+        spelling: `Spelling` of the pieces. It states whether a space at the start is removed, and
+            the mark of another tool, which is removed, too.
 
     Example:
 
@@ -54,9 +69,13 @@ class TextDecoder:
     (['', '', 'é', '</s>'], '')
     """
 
-    def __init__(self, pieces: Sequence[bytes], mark: str | None = None) -> None:
-        self._pieces = pieces
-        self._join = None if mark is None else PieceJoiner(mark)
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        spelling: Spelling = Spelling(),  # noqa: B008 - immutable
+    ) -> None:
+        self._pieces, self._spelling = pieces, spelling
+        self._join = None if spelling.mark is None else PieceJoiner(spelling.mark)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
 
@@ -65,15 +84,13 @@ class TextDecoder:
         if index in (PAD, BOS):
             return ""
         is_first, self._has_started = not self._has_started, True
-        if index == EOS:
-            return self.end() + SPECIAL[EOS]
         if self._has_piece(index):
             text = self._decode(self._pieces[index])
-        else:  # unknown words have a space in front, as all words
-            text = self.end() + ("" if self._join is None else " ") + SPECIAL[UNK]
-        if self._join is not None:
+        else:
+            text = self.end() + (SPECIAL[EOS] if index == EOS else self._spelling.unknown)
+        if self._join is not None and index != EOS:
             text = self._join(text)
-        return text.removeprefix(" ") if is_first else text  # encoding adds a space in front
+        return text.removeprefix(" ") if is_first and self._spelling.strips_space else text
 
     def end(self) -> str:
         """Return the rest of an incomplete character."""
@@ -102,48 +119,15 @@ class TextDecoder:
         return index not in SPECIAL and index < len(self._pieces)
 
 
-def byte_pieces(vocabulary: Mapping[str, int]) -> list[bytes]:
-    """Return the bytes of each id of a byte-level vocabulary.
-
-    Args:
-        vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
-
-    Example:
-
-    >>> byte_pieces({"<pad>": 0, "a": 1, "Ġb": 2})
-    [b'<pad>', b'a', b' b']
-    """
-    byte_by_letter = _byte_by_letter()
-    pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
-    for piece, index in vocabulary.items():
-        try:
-            pieces[index] = bytes([byte_by_letter[letter] for letter in piece])
-        except KeyError:  # not a byte-level piece: the library uses it literally
-            pieces[index] = piece.encode("utf-8")
-    return pieces
-
-
-@functools.cache
-def _byte_by_letter() -> Mapping[str, int]:
-    """Return the byte for each letter of byte-level pieces.
-
-    Printable Latin-1 letters represent themselves. The letters from U+0100 on represent the other
-    bytes in order.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + index): byte for index, byte in enumerate(others)
-    }
-
-
 class Tokenizer:
-    """Byte-pair encoding that reproduces every Unicode text exactly.
+    """Conversion of text to ids and back.
 
-    Text is converted to UTF-8 bytes, and frequent byte sequences become pieces. So no text is
-    unknown, and `decode(encode_target(text)) == text` for any text. Each digit is a piece of its
-    own. The ids 0 to 3 are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that contains one of these
-    strings is encoded as ordinary characters. Two tokenizers are equal if their files are equal.
+    By default it is a byte-pair encoding that reproduces every Unicode text exactly. Text is
+    converted to UTF-8 bytes, and frequent byte sequences become pieces. So no text is unknown, and
+    `decode(encode_target(text)) == text` for any text. Each digit is a separate piece.
+
+    The ids 0 to 3 are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that contains one of these strings
+    is encoded as ordinary characters. Two tokenizers are equal if their files are equal.
 
     Unicode has several spellings of some characters: "é" is one code point (NFC) or "e" and an
     accent (NFD), which have different ids. A tokenizer with a `normalization` first converts every
@@ -155,6 +139,8 @@ class Tokenizer:
     Args:
         source: `tokenizers.Tokenizer` of the source language.
         target: `tokenizers.Tokenizer` of the target language; `None` if both share a vocabulary.
+        source_spelling: `Spelling` of the source pieces.
+        target_spelling: `Spelling` of the target pieces; not used if both share a vocabulary.
 
     Example:
 
@@ -165,13 +151,22 @@ class Tokenizer:
     'ein  Mann, 😀'
     """
 
-    def __init__(self, source: Any, target: Any = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        target: Any = None,
+        source_spelling: Spelling = Spelling(),  # noqa: B008 - immutable
+        target_spelling: Spelling = Spelling(),  # noqa: B008
+    ) -> None:
         self._source = source
         self._target = source if target is None else target
-        self._source_mark, self._target_mark = map(mark_of, (source, self._target))
-        self._source_pieces = byte_pieces(source.get_vocab())
+        self._spellings = (
+            source_spelling,
+            source_spelling if target is None else target_spelling,
+        )
+        self._source_pieces = source_spelling.pieces(source.get_vocab())
         self._target_pieces = (
-            self._source_pieces if target is None else byte_pieces(target.get_vocab())
+            self._source_pieces if target is None else target_spelling.pieces(target.get_vocab())
         )
 
     @classmethod
@@ -183,6 +178,7 @@ class Tokenizer:
         joint: bool = True,
         min_frequency: int = 2,
         normalization: str | None = None,
+        kind: str = "bpe",
     ) -> "Tokenizer":
         """Learn the pieces from text.
 
@@ -193,32 +189,41 @@ class Tokenizer:
                 small text gives fewer.
             joint: Whether both languages share one vocabulary. Otherwise each language has its own
                 of `vocabulary_size` ids.
-            min_frequency: Number of times that two pieces must be adjacent to be merged.
+            min_frequency: Number of times that two pieces must be adjacent to be merged, or that a
+                word or character must occur.
             normalization: Unicode form that every text is converted to: "nfc"; or "nfkc", which
                 also replaces ligatures, wide letters and similar characters; `None` to leave texts
                 unchanged. It is saved in the tokenizer's file.
+            kind: "bpe" for byte pairs. "words" for the most frequent words, with runs of
+                punctuation and single digits as words of their own, and "characters" for the most
+                frequent characters; other ones are `<unk>`. "bytes" for the 256 bytes alone.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             ValueError: `vocabulary_size` is below 260 or above 2**20, `min_frequency` is below 1,
-                `normalization` is unknown, or `sources` or `targets` contain an item that is not
-                text, or no text.
+                `normalization` or `kind` is unknown, or `sources` or `targets` contain an item that
+                is not text, or no text.
         """
         check_range(
             "vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE
         )
         check_range("min_frequency", min_frequency, int, 1)
         check_normalization(normalization)
+        check_kind(kind)
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
                 raise ValueError(f"Argument `{name}` must hold a sentence. Received: {texts!r:.80}")
-        settings = vocabulary_size, min_frequency, normalization
+        if kind == "bytes":
+            vocabulary_size = MIN_VOCABULARY_SIZE
+        settings = vocabulary_size, min_frequency, normalization, kind
+        # Words have the space before them, but a character does not.
+        spelling = Spelling(strips_space=kind != "characters")
         if joint:
-            return cls(_learn(sources + targets, *settings))
-        return cls(_learn(sources, *settings), _learn(targets, *settings))
+            return cls(_learn(sources + targets, *settings), None, spelling)
+        return cls(_learn(sources, *settings), _learn(targets, *settings), spelling, spelling)
 
     @classmethod
     def from_pieces(
@@ -247,44 +252,77 @@ class Tokenizer:
         >>> ids, tokenizer.decode(ids)
         ([4, 5, 6, 1, 3], 'Fußball ist <unk>')
         """
-        source = piece_tokenizer("sources", sources)
-        return cls(source, None if targets is None else piece_tokenizer("targets", targets))
+        source, spelling = piece_tokenizer("sources", sources), Spelling(mark=mark_of(sources))
+        if targets is None:
+            return cls(source, None, spelling)
+        target = piece_tokenizer("targets", targets)
+        return cls(source, target, spelling, Spelling(mark=mark_of(targets)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
-        """Load a tokenizer that `save` wrote.
+        """Load a tokenizer that `save` wrote, or one of SentencePiece or Hugging Face.
+
+        Tokenizers of these libraries give the same pieces as there. The ids 0 to 3 are the special
+        ones, and those of the other pieces follow in their original order.
 
         Args:
-            path: The JSON file.
+            path: The JSON file; the `tokenizer.json` of a Hugging Face tokenizer with a BPE,
+                Unigram or WordLevel model; or the `.model` file of SentencePiece, of type unigram
+                or BPE.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
-            ValueError: The file is not the JSON of a tokenizer; a `TokenizerVersionError` for an
-                unsupported version.
+            ValueError: The file is not that of a tokenizer, or of an unsupported kind; a
+                `TokenizerVersionError` for an unsupported version.
         """
-        return cls.parse(Path(path).read_bytes(), path)
+        contents = Path(path).read_bytes()
+        if Path(path).suffix == ".model":
+            document, spelling = sentencepiece_document(contents, path)
+        else:
+            document = _parse_json(contents, path)
+            if not isinstance(document, dict) or "format" in document or "model" not in document:
+                return cls.parse(contents, path)
+            document, spelling = hugging_face_document(document, path)
+        return cls(_restore(path, "source", document), None, spelling)
+
+    @classmethod
+    def combine(cls, source: "Tokenizer", target: "Tokenizer") -> "Tokenizer":
+        """Return a tokenizer with the source side of one tokenizer and the target side of another.
+
+        Example:
+
+        >>> english, german = (Tokenizer.train([word], [word], 300) for word in ("dog", "Hund"))
+        >>> Tokenizer.combine(english, german).joint
+        False
+        """
+        return cls(source.source, target.target, source._spellings[0], target._spellings[1])
 
     @classmethod
     def parse(cls, contents: bytes, path: str | os.PathLike[str] = "the tokenizer") -> "Tokenizer":
         """Load a tokenizer from the bytes of its file; `path` is the name in messages."""
-        try:
-            document = json.loads(contents.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
+        document = _parse_json(contents, path)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(
                 f"{path}: expected an object with 'format': {FORMAT!r}. Received: {document!r:.80}"
             )
-        if document.get("version") != VERSION:
+        if document.get("version") not in VERSIONS:
             raise TokenizerVersionError(
-                f"{path}: expected version {VERSION}. Received: {document.get('version')!r}"
+                f"{path}: expected version {' or '.join(map(str, VERSIONS))}. "
+                f"Received: {document.get('version')!r}"
             )
+        spellings = [Spelling(), Spelling()]
+        if document["version"] == 2:
+            items = document.get("spellings")
+            if not isinstance(items, list) or len(items) != 2:
+                raise ValueError(f"{path}: expected two spellings. Received: {items!r:.80}")
+            spellings = [_parse_spelling(item, path) for item in items]
         target = document.get("target")
         return cls(
             _restore(path, "source", document.get("source")),
             None if target is None else _restore(path, "target", target),
+            *spellings,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -302,12 +340,18 @@ class Tokenizer:
             temporary.write_text(text + "\n", encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
-        return {
+        document = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": 1,
             "source": json.loads(self._source.to_str()),
             "target": None if self.joint else json.loads(self._target.to_str()),
         }
+        sides = self._source, self._target
+        is_converted = any(side.id_to_token(EOS) != SPECIAL[EOS] for side in sides)
+        if is_converted or self._spellings != (Spelling(), Spelling()):
+            document["version"] = 2
+            document["spellings"] = [asdict(spelling) for spelling in self._spellings]
+        return document
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tokenizer):
@@ -320,6 +364,11 @@ class Tokenizer:
     def joint(self) -> bool:
         """Whether source and target share one vocabulary."""
         return self._target is self._source
+
+    @property
+    def spellings(self) -> tuple[Spelling, Spelling]:
+        """The `Spelling`s of source and target pieces."""
+        return self._spellings
 
     @property
     def normalization(self) -> str | None:
@@ -455,11 +504,11 @@ class Tokenizer:
 
     def source_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one source text."""
-        return TextDecoder(self._source_pieces, self._source_mark)
+        return TextDecoder(self._source_pieces, self._spellings[0])
 
     def target_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one target text."""
-        return TextDecoder(self._target_pieces, self._target_mark)
+        return TextDecoder(self._target_pieces, self._spellings[1])
 
     def _until_end(self, ids: Iterable[int]) -> list[int]:
         """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""
@@ -506,37 +555,76 @@ def check_normalization(normalization: Any) -> None:
         )
 
 
+def check_kind(kind: Any) -> None:
+    """Raise a `ValueError` unless this is a kind of pieces that can be learned."""
+    if kind not in KINDS:
+        raise ValueError(f"Argument `kind` must be one of {KINDS}. Received: {kind!r}")
+
+
+def _parse_json(contents: bytes, path: str | os.PathLike[str]) -> Any:
+    try:
+        return json.loads(contents.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
+
+
+def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
+    try:
+        spelling = Spelling(**item)
+    except TypeError as error:
+        raise ValueError(f"{path}: expected a spelling. Received: {item!r:.80}") from error
+    is_known = spelling.kind in SPELLINGS and spelling.mark in (None, *MARKS)
+    if not is_known or not isinstance(spelling.strips_space, bool):
+        raise ValueError(
+            f"{path}: expected a spelling of {SPELLINGS} and a mark of {MARKS}. "
+            f"Received: {item!r:.80}"
+        )
+    return spelling
+
+
 def _learn(
-    texts: list[str], vocabulary_size: int, min_frequency: int, normalization: str | None
+    texts: list[str], vocabulary_size: int, min_frequency: int, normalization: str | None, kind: str
 ) -> Any:
     lib = require("tokenizers", extra="text")
-    tokenizer = lib.Tokenizer(lib.models.BPE())
-    # With a space in front, the first word has the same pieces as elsewhere. Decoding removes it.
-    tokenizer.normalizer = lib.normalizers.Prepend(" ")
-    if normalization is not None:
-        form = getattr(lib.normalizers, normalization.upper())()
-        tokenizer.normalizer = lib.normalizers.Sequence([form, tokenizer.normalizer])
-    # Words end at punctuation, so no learned piece can be "<s>" and have its id.
-    tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
-        [
-            lib.pre_tokenizers.Digits(individual_digits=True),
-            lib.pre_tokenizers.Split(lib.Regex(_WORDS), "isolated"),
-            lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+    has_merges = kind in ("bpe", "bytes")
+    tokenizer = lib.Tokenizer(
+        lib.models.BPE() if has_merges else lib.models.WordLevel({}, SPECIAL[UNK])
     )
-    tokenizer.decoder = lib.decoders.Sequence(
-        [lib.decoders.ByteLevel(), lib.decoders.Strip(" ", 1, 0)]
-    )
+    steps = [] if normalization is None else [getattr(lib.normalizers, normalization.upper())()]
+    if kind != "characters":
+        # With a space in front, the first word has the same pieces as elsewhere. Decoding removes
+        # it.
+        steps.append(lib.normalizers.Prepend(" "))
+    if steps:
+        tokenizer.normalizer = steps[0] if len(steps) == 1 else lib.normalizers.Sequence(steps)
+    split = lib.pre_tokenizers.Split
+    parts = [
+        # Words end at punctuation, so no learned piece can be "<s>" and have its id.
+        lib.pre_tokenizers.Digits(individual_digits=True),
+        split(lib.Regex(_WORDS), "isolated"),
+    ]
+    if kind == "characters":
+        parts = [split(lib.Regex(_CHARACTERS), "isolated")]
+    byte_level = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*parts, byte_level])
+    decoders = [lib.decoders.ByteLevel(), lib.decoders.Strip(" ", 1, 0)]
+    if kind == "characters":
+        decoders.pop()
+    tokenizer.decoder = lib.decoders.Sequence(decoders)
     tokenizer.post_processor = lib.processors.TemplateProcessing(
         single=f"$A {SPECIAL[EOS]}", special_tokens=[(SPECIAL[EOS], EOS)]
     )
-    trainer = lib.trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=min_frequency,
-        special_tokens=[SPECIAL[index] for index in sorted(SPECIAL)],
-        initial_alphabet=lib.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    settings = {
+        "vocab_size": vocabulary_size,
+        "min_frequency": min_frequency,
+        "special_tokens": [SPECIAL[index] for index in sorted(SPECIAL)],
+        "show_progress": False,
+    }
+    if has_merges:
+        alphabet = lib.pre_tokenizers.ByteLevel.alphabet()
+        trainer = lib.trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
+    else:
+        trainer = lib.trainers.WordLevelTrainer(**settings)
     tokenizer.train_from_iterator(texts, trainer)
     # The trainer also makes the special pieces strings that are matched in text; remove that.
     document = json.loads(tokenizer.to_str())
@@ -548,7 +636,7 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     lib = require("tokenizers", extra="text")
     if _has_other_pattern(document):
         raise ValueError(
-            f"{path}: expected {side!r} to split text only by the pattern of this package, because "
+            f"{path}: expected {side!r} to split text only by patterns of this package, because "
             "another one may never end. Received: another regular expression"
         )
     try:
@@ -559,7 +647,8 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
         ) from error
     except BaseException as error:
         _raise_panic(error)
-    special = {index: tokenizer.id_to_token(index) for index in SPECIAL}
+    # The names of converted tokenizers end with a space.
+    special = {index: (tokenizer.id_to_token(index) or "").rstrip(" ") for index in SPECIAL}
     if special != SPECIAL:
         raise ValueError(
             f"{path}: expected {side!r} to begin with the ids {SPECIAL}. Received: {special}"
@@ -583,9 +672,9 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
 
 
 def _has_other_pattern(document: Any) -> bool:
-    """Return whether a tokenizer's JSON has a regular expression other than `_WORDS`."""
+    """Return whether a tokenizer's JSON has a regular expression other than `_PATTERNS`."""
     if isinstance(document, dict):
-        if isinstance(document.get("Regex"), str) and document["Regex"] != _WORDS:
+        if isinstance(document.get("Regex"), str) and document["Regex"] not in _PATTERNS:
             return True
         return any(_has_other_pattern(part) for key, part in document.items() if key != "vocab")
     return isinstance(document, list) and any(map(_has_other_pattern, document))

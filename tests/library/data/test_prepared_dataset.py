@@ -95,6 +95,26 @@ def same(batch, other):
     return all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
 
 
+def test_shares_of_other_corpora_are_added_to_a_pass_over_the_first(corpus, small):
+    dataset = PreparedDataset([small, corpus], batch_size=30, shares=[0.6])
+    own, others = shard_of_pairs(small), shard_of_pairs(corpus)
+    passes = [pairs_of_pass(dataset, number) for number in range(2)]
+    for pairs in passes:
+        assert sorted(pair for pair in pairs if pair in own) == sorted(own)
+        # Every batch but the last of a shape and shard is full.
+        assert len(own) / len(pairs) == pytest.approx(0.4, abs=0.05)
+        tokens = sum(len(target) for _, target in pairs)
+        assert dataset.tokens == pytest.approx(tokens, rel=0.1)
+    # The second pass continues in the other corpus.
+    assert not {pair for pair in passes[0] if pair in others} & set(passes[1])
+
+
+@pytest.mark.parametrize("shares", [[], [0.5, 0.1], [0], [1]])
+def test_shares_belong_to_all_corpora_but_the_first(corpus, small, shares):
+    with pytest.raises(ValueError, match="Argument `shares` must "):
+        PreparedDataset([corpus, small], shares=shares)
+
+
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 900}, {"shuffle": False}, {"bucket": 8}])
 def test_each_pass_has_every_pair_once_in_the_same_shapes(corpus, options):
     dataset = PreparedDataset(corpus, batch_size=16, shapes=8, **options)

@@ -1,0 +1,102 @@
+"""The bytes of each piece of a vocabulary, and how they are spelled in it."""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
+
+META_SPACE = "\u2581"  # the space in pieces of SentencePiece
+SPELLINGS = ("byte-level", "metaspace", "words")
+_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the pieces of a vocabulary spell text.
+
+    Args:
+        kind: "byte-level" for a letter per byte, as `byte_pieces` reads them; "metaspace" for text
+            with U+2581 instead of spaces, and pieces such as `<0x41>` for single bytes; "words" for
+            words without the space before them.
+        strips_space: Whether decoding removes a space at the start, which encoding adds.
+        mark: Mark of a tool that has split the text before, which decoding removes; see
+            `PieceJoiner`. `None` for text that is not split before.
+    """
+
+    kind: str = "byte-level"
+    strips_space: bool = True
+    mark: str | None = None
+
+    def pieces(self, vocabulary: Mapping[str, int]) -> list[bytes]:
+        """Return the bytes of each id.
+
+        Args:
+            vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
+
+        Example:
+
+        >>> Spelling("metaspace").pieces({"\u2581a": 4, "<0x41>": 5})[4:]
+        [b' a', b'A']
+        """
+        if self.kind == "byte-level":
+            pieces = byte_pieces(vocabulary)
+        else:
+            pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
+            for piece, index in vocabulary.items():
+                pieces[index] = self._bytes(piece)
+        for index, name in SPECIAL.items():
+            if index < len(pieces):
+                pieces[index] = name.encode("utf-8")
+        return pieces
+
+    @property
+    def unknown(self) -> str:
+        """Text of the id `UNK`."""
+        is_word = self.kind == "words" or self.mark is not None
+        return f" {SPECIAL[UNK]}" if is_word else SPECIAL[UNK]
+
+    def _bytes(self, piece: str) -> bytes:
+        if " " in piece:  # a control piece, which is part of no text
+            return b""
+        if self.kind == "words":
+            return f" {piece}".encode()
+        if match := _BYTE_PIECE.fullmatch(piece):
+            return bytes.fromhex(match[1])
+        return piece.replace(META_SPACE, " ").encode("utf-8")
+
+
+def byte_pieces(vocabulary: Mapping[str, int]) -> list[bytes]:
+    """Return the bytes of each id of a byte-level vocabulary.
+
+    Args:
+        vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
+
+    Example:
+
+    >>> byte_pieces({"<pad>": 0, "a": 1, "Ġb": 2})
+    [b'<pad>', b'a', b' b']
+    """
+    byte_by_letter = _byte_by_letter()
+    pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
+    for piece, index in vocabulary.items():
+        try:
+            pieces[index] = bytes([byte_by_letter[letter] for letter in piece])
+        except KeyError:  # not a byte-level piece: the library uses it literally
+            pieces[index] = piece.encode("utf-8")
+    return pieces
+
+
+@functools.cache
+def _byte_by_letter() -> Mapping[str, int]:
+    """Return the byte for each letter of byte-level pieces.
+
+    Printable Latin-1 letters represent themselves. The letters from U+0100 on represent the other
+    bytes in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + index): byte for index, byte in enumerate(others)
+    }

@@ -1,0 +1,320 @@
+"""Tokenizers of SentencePiece and Hugging Face, converted to files of the `tokenizers` library.
+
+Ids are renumbered: 0 to 3 are `<pad>`, `<unk>`, `<s>` and `</s>`, and all other pieces follow in
+their original order. Special pieces are spelled with a space behind them. The models see no text
+with a space in it, so the name of a special piece in a text is encoded as ordinary characters.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
+from keras_bahdanau_runtime.protobuf import build_file, create_pool, message_class
+from keras_bahdanau_runtime.text.pieces import META_SPACE, Spelling
+
+# Regular expressions of normalizers, which match in linear time.
+MANY_SPACES, OUTER_SPACE = " {2,}", r"\A | \z"
+_MODELS = ("BPE", "Unigram", "WordLevel")
+
+# The fields of sentencepiece_model.proto that are used.
+_MESSAGES = {
+    "ModelProto": "1 pieces *ModelProto.SentencePiece, 2 trainer TrainerSpec, "
+    "3 normalizer NormalizerSpec, 5 denormalizer NormalizerSpec",
+    "ModelProto.SentencePiece": "1 piece string, 2 score float, 3 type int32",
+    "TrainerSpec": "3 model_type int32, 24 whitespace_as_suffix bool, 35 byte_fallback bool",
+    "NormalizerSpec": "2 charsmap bytes, 3 add_dummy_prefix bool, 4 remove_extra_whitespaces bool, "
+    "5 escape_whitespaces bool",
+}
+_UNIGRAM, _BPE = 1, 2
+_MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "BPE", 3: "word", 4: "char"}
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+
+
+def special_name(index: int) -> str:
+    """Return the spelling of a special piece in a converted tokenizer."""
+    return f"{SPECIAL[index]} "
+
+
+def sentencepiece_document(
+    contents: bytes, path: str | os.PathLike[str]
+) -> tuple[dict[str, Any], Spelling]:
+    """Convert a SentencePiece model.
+
+    Args:
+        contents: Bytes of the .model file, of type unigram or BPE.
+        path: Its name, for messages.
+
+    Returns:
+        The JSON of a `tokenizers.Tokenizer`, and the `Spelling` of its pieces.
+
+    Raises:
+        ValueError: The file is damaged, or has a setting that `tokenizers` has not.
+        MissingDependencyError: protobuf is not installed.
+    """
+    require("google.protobuf", extra="runtime")
+    pool = create_pool(build_file("sentencepiece", _MESSAGES, syntax="proto2"))
+    model = message_class(pool, "sentencepiece.ModelProto")()
+    try:
+        model.ParseFromString(contents)
+    except Exception as error:  # protobuf's DecodeError, in one of several modules
+        raise ValueError(f"{path}: expected a SentencePiece model. Received: {error}") from error
+    if not model.pieces:
+        raise ValueError(f"{path}: expected a SentencePiece model. Received: one without pieces")
+    _check_settings(model, path)
+    normalizer = model.normalizer
+    # proto2 fields without a value have these defaults.
+    adds_space = not normalizer.HasField("add_dummy_prefix") or normalizer.add_dummy_prefix
+    is_unigram = (model.trainer.model_type or _UNIGRAM) == _UNIGRAM
+    build = _unigram if is_unigram else _byte_pairs
+    splits = []
+    if not any(META_SPACE in entry.piece[1:] for entry in model.pieces):
+        splits.append(_split(META_SPACE, "MergedWithNext"))
+    if is_unigram and model.trainer.byte_fallback:
+        # A unigram model of `tokenizers` would match the piece <0x41> in a text.
+        splits.append(_split("<0x", "Isolated"))
+    document = {
+        "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(normalizer, adds_space)]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits} if splits else None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": META_SPACE}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * adds_space,
+            ],
+        },
+        "model": build(model.pieces, model.trainer.byte_fallback),
+    }
+    return _finished(document), Spelling("metaspace", strips_space=adds_space)
+
+
+def _split(text: str, behavior: str) -> dict[str, Any]:
+    pattern = {"String": text}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+def _check_settings(model: Any, path: Any) -> None:
+    """Raise a `ValueError` that lists all settings of a model that cannot be converted."""
+    kind = model.trainer.model_type or _UNIGRAM
+    types = [entry.type for entry in model.pieces]
+    escapes = model.normalizer
+    problems = {
+        f"type {_MODEL_TYPES.get(kind, kind)} instead of unigram or BPE": kind
+        not in (_UNIGRAM, _BPE),
+        "treat_whitespace_as_suffix": model.trainer.whitespace_as_suffix,
+        "escape_whitespaces=false": escapes.HasField("escape_whitespaces")
+        and not escapes.escape_whitespaces,
+        "a denormalizer": bool(model.denormalizer.charsmap),
+        f"{types.count(_USER_DEFINED)} user-defined symbols": _USER_DEFINED in types,
+        f"{types.count(_UNUSED)} unused pieces": _UNUSED in types,
+        "no unknown piece": _UNKNOWN not in types,
+    }
+    received = [name for name, is_problem in problems.items() if is_problem]
+    if received:
+        raise ValueError(
+            f"{path}: expected a SentencePiece model that can be converted. Received: one with "
+            + ", ".join(received)
+        )
+
+
+def _normalizers(normalizer: Any, adds_space: bool) -> Iterator[dict[str, Any]]:
+    """Yield the steps of SentencePiece's normalization, in its order."""
+    if normalizer.charsmap:
+        charsmap = base64.b64encode(normalizer.charsmap).decode()
+        yield {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    if not normalizer.HasField("remove_extra_whitespaces") or normalizer.remove_extra_whitespaces:
+        yield {"type": "Replace", "pattern": {"Regex": MANY_SPACES}, "content": " "}
+        yield {"type": "Replace", "pattern": {"Regex": OUTER_SPACE}, "content": ""}
+    if adds_space:
+        yield {"type": "Prepend", "prepend": META_SPACE}
+    yield {"type": "Replace", "pattern": {"String": " "}, "content": META_SPACE}
+
+
+def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
+    special = [[special_name(index), 0.0] for index in sorted(SPECIAL)]
+    return {
+        "type": "Unigram",
+        "unk_id": UNK,
+        "vocab": [*special, *([name, entry.score] for name, entry in _ordinary_pieces(pieces))],
+        "byte_fallback": byte_fallback,
+    }
+
+
+def _byte_pairs(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
+    """Return a BPE model whose merges are all splits of each piece into two, best score first."""
+    ordinary = list(_ordinary_pieces(pieces))
+    ranks = {
+        entry.piece: (-entry.score, rank)
+        for rank, (_, entry) in enumerate(ordinary)
+        if entry.type in (0, _NORMAL)
+    }
+    merges = [
+        (rank, ranks[piece[:place]], ranks[piece[place:]], piece[:place], piece[place:])
+        for piece, rank in ranks.items()
+        for place in range(1, len(piece))
+        if piece[:place] in ranks and piece[place:] in ranks
+    ]
+    names = [*map(special_name, sorted(SPECIAL)), *(name for name, _ in ordinary)]
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": special_name(UNK),
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": False,
+        "vocab": {name: index for index, name in enumerate(names)},
+        "merges": [[left, right] for *_, left, right in sorted(merges)],
+    }
+
+
+def _ordinary_pieces(pieces: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name in the converted vocabulary, and the entry, of pieces that are not special."""
+    for entry in pieces:
+        if entry.type == _CONTROL and entry.piece not in SPECIAL.values():
+            yield f"{entry.piece} ", entry
+        elif entry.type not in (_CONTROL, _UNKNOWN):
+            yield entry.piece, entry
+
+
+def hugging_face_document(
+    document: dict[str, Any], path: str | os.PathLike[str]
+) -> tuple[dict[str, Any], Spelling]:
+    """Convert the `tokenizer.json` of a Hugging Face tokenizer.
+
+    Args:
+        document: Contents of the file. The model is BPE, Unigram or WordLevel.
+        path: Its name, for messages.
+
+    Returns:
+        As `sentencepiece_document`.
+
+    Raises:
+        ValueError: It is no file of the `tokenizers` library, or of an unsupported kind.
+    """
+    lib = require("tokenizers", extra="text")
+    try:
+        # The library writes fields of older files in their current form.
+        document = json.loads(lib.Tokenizer.from_str(json.dumps(document)).to_str())
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(
+            f"{path}: expected a tokenizer.json of the tokenizers library. Received: {error}"
+        ) from error
+    model = document["model"]
+    kind = model.get("type")
+    added = [token["content"] for token in document["added_tokens"] if not token["special"]]
+    spelling = _spelling(document)
+    problems = {
+        f"a {kind} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
+        f"the continuing_subword_prefix {model.get('continuing_subword_prefix')!r}": bool(
+            model.get("continuing_subword_prefix")
+        ),
+        f"the end_of_word_suffix {model.get('end_of_word_suffix')!r}": bool(
+            model.get("end_of_word_suffix")
+        ),
+        f"added tokens that are not special, such as {added[:3]}": bool(added),
+        "pieces that are neither of ByteLevel nor of Metaspace nor words": spelling is None,
+    }
+    received = [name for name, is_problem in problems.items() if is_problem]
+    if received or spelling is None:
+        raise ValueError(
+            f"{path}: expected a Hugging Face tokenizer of a supported kind. Received: one with "
+            + ", ".join(received)
+        )
+    special = {token["content"] for token in document["added_tokens"]}
+    document["model"] = (_renumber_unigram if kind == "Unigram" else _renumber)(model, special)
+    return _finished(document), spelling
+
+
+def _renumber_unigram(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
+    vocabulary = model["vocab"]
+    if model["unk_id"] is not None:
+        special = special | {vocabulary[model["unk_id"]][0]}
+    ordinary = [entry for entry in vocabulary if entry[0] not in special]
+    added = [[special_name(index), 0.0] for index in sorted(SPECIAL)]
+    return {**model, "unk_id": UNK, "vocab": [*added, *ordinary]}
+
+
+def _renumber(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
+    special = special | {model.get("unk_token") or ""}
+    ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    ordinary = [piece for piece in ordered if piece not in special]
+    names = [*map(special_name, sorted(SPECIAL)), *ordinary]
+    vocabulary = {name: index for index, name in enumerate(names)}
+    model = {**model, "unk_token": special_name(UNK), "vocab": vocabulary}
+    if "merges" in model:
+        model["dropout"] = None
+        model["merges"] = [
+            pair for pair in model["merges"] if {*pair, "".join(pair)} <= vocabulary.keys()
+        ]
+    return model
+
+
+def _spelling(document: dict[str, Any]) -> Spelling | None:
+    """Return how a Hugging Face tokenizer spells text in pieces, or `None` if in another way."""
+    steps = [
+        step
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+        for step in _steps(document[name])
+    ]
+    types = {step["type"] for step in steps}
+    adds_space = any(
+        step["type"] == "Prepend"
+        or (step["type"] == "Strip" and step.get("start"))
+        or (step["type"] == "Metaspace" and step["prepend_scheme"] != "never")
+        for step in steps
+    )
+    if "ByteLevel" in types:
+        adds_space |= any(
+            step["type"] == "ByteLevel" and step["add_prefix_space"]
+            for step in _steps(document["pre_tokenizer"])
+        )
+        return Spelling("byte-level", strips_space=adds_space)
+    marks = {step.get("replacement", step.get("content")) for step in steps}
+    if META_SPACE in marks and types & {"Metaspace", "Replace"}:
+        return Spelling("metaspace", strips_space=adds_space)
+    splits_words = types & {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
+    if document["model"]["type"] == "WordLevel" and not document["decoder"] and splits_words:
+        return Spelling("words")
+    return None
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a normalizer, pre-tokenizer or decoder."""
+    if part:
+        inner = [value for value in part.values() if isinstance(value, list)]
+        if part["type"] == "Sequence":
+            for step in inner[0]:
+                yield from _steps(step)
+        else:
+            yield part
+
+
+def _finished(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a tokenizer that ends every text with `EOS`, and matches no special."""
+    end = SPECIAL[EOS]
+    return {
+        "version": "1.0",
+        **document,
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": end, "type_id": 0}},
+            ],
+            "pair": [
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+            ],
+            "special_tokens": {end: {"id": end, "ids": [EOS], "tokens": [end]}},
+        },
+    }

@@ -1,0 +1,224 @@
+"""Tokenizers of Hugging Face and SentencePiece give the pieces of their own libraries."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from copy_artifact import COPY_STEPS, make
+from running_service import site
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+TEXTS = [
+    *("a man on a bike", "A dog, a boat!", "", " ", "  two  spaces ", "x\u2581y", "12.5 \u00e9"),
+    *(
+        "</s> <pad><unk> <s>",
+        "</s>",
+        "<mask> on",
+        "<0x41>",
+        "\ufb01sh \uff21",
+        "tab\there \U0001f600",
+    ),
+]
+TRAINING = ["a man on a bike", "a dog on a boat", "two men, 3 dogs!"] * 9
+NAMES = ["<s>", "<mask>", "</s>", "<unk>"]
+
+
+def byte_level():
+    """Like GPT-2: no space in front, specials at odd places, no unknown piece."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["</s>"], show_progress=False
+    )
+    return tokenizer, trainer
+
+
+def unigram():
+    """Like T5: unigram pieces with U+2581, normalized."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    squeeze = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), squeeze])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=45, special_tokens=NAMES, unk_token="<unk>", show_progress=False
+    )
+    return tokenizer, trainer
+
+
+def byte_fallback():
+    """Like Llama 2: byte pairs with U+2581, and bytes for other characters."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, show_progress=False)
+    return tokenizer, trainer
+
+
+def words():
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer, trainers.WordLevelTrainer(special_tokens=NAMES, show_progress=False)
+
+
+@pytest.fixture(scope="module", params=[byte_level, unigram, byte_fallback, words])
+def converted(request, tmp_path_factory):
+    """The original tokenizer, which matches no special pieces, and ours from its file."""
+    tokenizer, trainer = request.param()
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    document = json.loads(tokenizer.to_str())
+    if request.param is byte_fallback:
+        document["added_tokens"] = document["added_tokens"][:3]
+    path = tmp_path_factory.mktemp("file") / "tokenizer.json"
+    path.write_text(json.dumps(document))
+    return tokenizers.Tokenizer.from_str(json.dumps({**document, "added_tokens": []})), path
+
+
+def ids_by_rule(original, text, special):
+    """The ids that the rule of the conversion gives for the original pieces."""
+    ordinary = [
+        piece
+        for piece, _ in sorted(original.get_vocab().items(), key=lambda item: item[1])
+        if piece not in special
+    ]
+    new = {piece: len(SPECIAL) + rank for rank, piece in enumerate(ordinary)}
+    return [new.get(piece, UNK) for piece in original.encode(text).tokens]
+
+
+def test_hugging_face_pieces_and_texts_are_those_of_the_original(converted):
+    original, path = converted
+    tokenizer = Tokenizer.load(path)
+    special = {*NAMES, *SPECIAL.values()}
+    for text in TEXTS:
+        if any(name in text for name in special):
+            continue  # the original has them as ordinary pieces here
+        ids = tokenizer.encode_target(text)
+        assert ids == [*ids_by_rule(original, text, special), EOS], text
+        expected = original.decode(original.encode(text).ids, skip_special_tokens=False)
+        assert tokenizer.decode(ids) == expected, text
+        assert "".join(tokenizer.target_tokens(ids)[:-1]) == expected
+
+
+def test_special_tokens_in_a_text_are_ordinary_characters(converted, tmp_path):
+    _, path = converted
+    tokenizer = Tokenizer.load(path)
+    for text in ("</s>", "<pad> <mask></s> a", "<s><unk>"):
+        ids = tokenizer.encode_source(text)
+        assert not {*SPECIAL} - {UNK} & {*ids[:-1]}
+        assert "<mask> " not in [tokenizer.source.id_to_token(index) for index in ids]
+    tokenizer.save(tmp_path / "saved.json")
+    assert Tokenizer.load(tmp_path / "saved.json") == tokenizer
+
+
+WORD_PIECE = {
+    "type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "max_input_chars_per_word": 9,
+    "continuing_subword_prefix": "##",
+}  # fmt: skip
+WORD_ENDS = {"type": "BPE", "vocab": {"a": 0}, "merges": [], "end_of_word_suffix": "</w>"}
+REGEX = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "invert": False, "behavior": "Isolated"}
+ADDED = {
+    **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False),
+    "id": 7,
+    "content": "New York",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": WORD_PIECE}, "one with a WordPiece model instead of BPE, Unigram, WordLevel"),
+        ({"model": WORD_ENDS}, "one with the end_of_word_suffix '</w>'"),
+        ({"added_tokens": [ADDED]}, "added tokens that are not special.*'New York'"),
+        ({"decoder": None, "pre_tokenizer": None}, "pieces that are neither"),
+        ({"pre_tokenizer": REGEX}, "only by patterns of this package"),
+        ({"model": {"type": "BPE"}}, r"expected a tokenizer\.json of the tokenizers library"),
+    ],
+)
+def test_hugging_face_tokenizers_of_other_kinds_are_refused(tmp_path, change, message):
+    tokenizer, trainer = byte_level()
+    tokenizer.train_from_iterator(["a b"], trainer)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(tokenizer.to_str()), **change}))
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(path)
+
+
+# Models of SentencePiece, and what its own library makes of some texts; see the README there.
+FILES = Path(__file__).resolve().parents[1] / "files" / "sentencepiece"
+EXPECTED = json.loads((FILES / "expected.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_sentencepiece_pieces_and_texts_are_those_of_the_original(name):
+    tokenizer = Tokenizer.load(FILES / f"{name}.model")
+    for text, ids, decoded in EXPECTED[name]["texts"]:
+        received = tokenizer.encode_source(text)
+        assert received == [*map(EXPECTED[name]["new_ids"].__getitem__, ids), EOS], text
+        assert tokenizer.decode(received).replace("<unk>", " \u2047 ") == decoded, text
+
+
+def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
+    """The graph copies the source, so the translation is the decoded source."""
+    Tokenizer.load(FILES / "bpe.model").save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    assert document["version"] == 2
+    size = len(document["source"]["model"]["vocab"])
+    vocabulary = {"source": size, "target": size}
+    artifact = make(
+        tmp_path / "artifact", document=document, steps=COPY_STEPS, vocabulary=vocabulary
+    )
+    pairs = [(text, decoded) for text, _, decoded in EXPECTED["bpe"]["texts"] if text.strip()]
+    texts, expected = map(list, zip(*pairs, strict=True))
+    translator = Translator(artifact)
+    assert [translation.text for translation in translator.translate(texts)] == expected
+    assert "".join(translator.stream("a man")) == "a man"
+    with site({"copy": artifact}) as service:
+        response = service.web.post("/translate", json={"text": texts})
+    assert [item["text"] for item in response.json()["translations"]] == expected
+
+
+def sentencepiece_model(*fields):
+    """The bytes of a model with the pieces `a` and `<unk>` and other fields, as (number, bytes)."""
+    pieces = [(1, b"\x0a\x01a"), (1, b"\x0a\x05<unk>\x18\x02")]
+    return b"".join(
+        bytes([number << 3 | 2, len(value)]) + value for number, value in [*pieces, *fields]
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"\x0a\xff", "expected a SentencePiece model. Received: "),
+        (b"", "expected a SentencePiece model. Received: one without pieces"),
+        (sentencepiece_model((2, b"\x18\x03")), "one with type word instead of unigram or BPE"),
+        (
+            sentencepiece_model((1, b"\x0a\x01b\x18\x04"), (1, b"\x0a\x01c\x18\x05")),
+            "one with 1 user-defined symbols, 1 unused pieces",
+        ),
+        (
+            sentencepiece_model((2, b"\xc0\x01\x01"), (3, b"\x28\x00")),
+            "one with treat_whitespace_as_suffix, escape_whitespaces=false",
+        ),
+    ],
+)
+def test_sentencepiece_models_of_other_kinds_are_refused(tmp_path, contents, message):
+    (tmp_path / "spm.model").write_bytes(contents)
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(tmp_path / "spm.model")
