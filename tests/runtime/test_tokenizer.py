@@ -218,6 +218,12 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
             "expected a spelling of",
         ),
         (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 2, "spellings": [{"mark": "#"}] * 2}
+            ),
+            "and a mark of",
+        ),
+        (
             lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes", 2]}),
             "expected a spelling. Received: 'bytes'",
         ),

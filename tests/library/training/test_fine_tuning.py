@@ -249,6 +249,7 @@ def test_all_corpora_have_the_tokenizer_of_init(options, texts, tmp_path):
         ({"mix": ["a=0.5", "b=0.5"]}, "`mix` must have shares below 1 in all"),
         ({"mix": 0.5}, "`mix` must be one or several of text. Received: 0.5"),
         ({"vocabulary_size": 290}, "`vocabulary_size` must be left out for `init`"),
+        ({"target_embeddings": "a.vec"}, "must be left out with `init`, .*'target'"),
     ],
 )
 def test_options_of_fine_tuning_out_of_range_are_refused(options, values, message):
