@@ -38,6 +38,7 @@ from keras_bahdanau.layers import (
     ResidualCell,
     ScheduledSampling,
     ScoredAttention,
+    StateBridge,
 )
 from keras_bahdanau.search import Decode
 
@@ -154,7 +155,8 @@ def test_every_public_layer_has_a_case():
         and not issubclass(value, keras.Model)
     ]
     bases = {Attention.__name__, ScoredAttention.__name__}
-    assert {*CASES, MultiSourceAttention.__name__} | bases >= set(layers)
+    with_lists = {MultiSourceAttention.__name__, StateBridge.__name__}  # tested below
+    assert {*CASES} | with_lists | bases >= set(layers)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -187,6 +189,19 @@ def test_sources_may_have_mechanisms_of_another_policy(policy, rng):
         outputs = layer(*inputs, return_attention_scores=True)
         dtypes = [keras.backend.standardize_dtype(part.dtype) for part in outputs]
         assert dtypes == [compute, "float32"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_state_bridge_has_the_dtype_of_its_policy(policy, rng):
+    layer, compute = StateBridge([4, 3], dtype=policy), keras.DTypePolicy(policy).compute_dtype
+    layer = StateBridge.from_config(layer.get_config())
+    states = [array(rng, 2, 5), array(rng, 2, 6)]
+    for inputs in (states, tree.map_structure(lambda x: keras.Input(x.shape[1:]), states)):
+        outputs = layer(inputs)
+        assert [(keras.backend.standardize_dtype(x.dtype), x.shape[1]) for x in outputs] == [
+            (compute, 4),
+            (compute, 3),
+        ]
 
 
 # --- An empty batch -------------------------------------------------------------------------------

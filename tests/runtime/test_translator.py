@@ -448,7 +448,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         ({"vocabulary": {"source": 99}}, CorruptArtifactError, "at most 99 source tokens"),
         ({"vocabulary": {"source": 290, "target": 9}}, CorruptArtifactError, "9 target tokens"),
         ({"document": {"format": "other"}}, CorruptArtifactError, "'format'"),
-        ({"document": {**DOCUMENT, "version": 2}}, UnsupportedArtifactError, "expected version 1"),
+        ({"document": {**DOCUMENT, "version": 3}}, UnsupportedArtifactError, "expected version 1"),
         ({"document": {**DOCUMENT, "source": None}}, CorruptArtifactError, "JSON of a tokenizer"),
         ({"document": {**DOCUMENT, "target": {}}}, CorruptArtifactError, "JSON of a tokenizer"),
         (
@@ -459,7 +459,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         (
             {"document": {**DOCUMENT, "source": {**SIDE, "normalizer": PATTERN}}},
             CorruptArtifactError,
-            "only by the pattern of this package",
+            "only by patterns of this package",
         ),
     ],
 )
