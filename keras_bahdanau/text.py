@@ -9,9 +9,11 @@ from keras_bahdanau_runtime.text.alignment import (
     to_pharaoh,
 )
 from keras_bahdanau_runtime.text.corpus import read_alignments
+from keras_bahdanau_runtime.text.pieces import Spelling
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 __all__ = [
+    "Spelling",
     "Tokenizer",
     "hard_alignment",
     "phrase_spans",
