@@ -14,8 +14,9 @@ from torch_models import Fairseq, Joey, OpenNMT
 
 from keras_bahdanau import GreedySearch
 from keras_bahdanau.toolkits import import_fairseq, import_joeynmt, import_opennmt
-from keras_bahdanau.training.run import load_best
+from keras_bahdanau.training.run import load_best, train
 from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.text.batches import pad
 
 # Sentences of several lengths: all but one are padded.
@@ -259,3 +260,27 @@ def test_the_command_writes_a_run(tmp_path):
     )
     expected = " ".join(model.greedy(text.split(), STEPS))
     assert translation.text == expected.replace("@@ ", "").removesuffix("@@")
+
+
+def test_an_imported_run_is_fine_tuned(tmp_path):
+    write_joey(tmp_path / "joey", joey_config())
+    result = invoke("joeynmt", tmp_path / "joey", "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    (tmp_path / "texts").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
+    options = TrainingOptions(
+        tmp_path / "texts",
+        tmp_path / "texts",
+        validation_source=tmp_path / "texts",
+        validation_target=tmp_path / "texts",
+        init=tmp_path / "run",
+        freeze="encoder",
+        epochs=1,
+        dtype_policy="float32",
+    )
+    best = train(options, tmp_path / "adapted", verbose=False)
+    before, after = (keras.saving.load_model(path) for path in (tmp_path / "run/best.keras", best))
+    for layer, is_equal in (("encoder", True), ("decoder", False)):
+        pairs = zip(
+            *(getattr(model, layer).get_weights() for model in (before, after)), strict=True
+        )
+        assert all(np.array_equal(*pair) for pair in pairs) == is_equal
