@@ -19,7 +19,13 @@ from typing import Any
 from keras_bahdanau_runtime.errors import CorruptArtifactError
 from keras_bahdanau_runtime.files import atomic_folder, check_new_folder
 from keras_bahdanau_runtime.manifest import RESERVED_KEYS, parse_manifest, read_manifest
-from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE, SIGNATURES
+from keras_bahdanau_runtime.signature import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    MODEL_CARD_FILE,
+    SIGNATURES,
+)
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -71,6 +77,8 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
 def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) -> None:
     """Hash every file of `folder` and write `manifest.json`; call it after all files are written.
 
+    A model card, `README.md`, is not hashed, so that it may be edited.
+
     Args:
         folder: The folder that `publish` yields.
         contents: JSON-like mapping added to the manifest: `vocabulary`, `max_source_length`,
@@ -111,12 +119,16 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Return every file below `folder` except the manifest, as sorted relative posix paths."""
+    """Return the files below `folder` that the manifest lists, as sorted relative posix paths.
+
+    It does not list itself, nor the model card, which people edit on the page of the Hub.
+    """
+    unlisted = folder / MANIFEST_FILE, folder / MODEL_CARD_FILE
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink():
             raise ValueError(f"Argument `folder` must contain no links. Received: {path}")
-        if path.is_file() and path != folder / MANIFEST_FILE:
+        if path.is_file() and path not in unlisted:
             names.append(path.relative_to(folder).as_posix())
     return sorted(names)
 

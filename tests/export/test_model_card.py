@@ -9,7 +9,6 @@ import yaml
 
 from keras_bahdanau_export import ModelCard
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_runtime import CorruptArtifactError
 from keras_bahdanau_runtime.manifest import read_manifest
 
 FILES = ["model.onnx", "tokenizer.json"]
@@ -187,14 +186,13 @@ def test_an_export_takes_only_a_model_card():
         ExportOptions(model_card=True)
 
 
-def test_an_artifact_with_a_card_lists_it_and_refuses_another(artifact, tmp_path):
+def test_the_card_of_an_artifact_may_be_edited(artifact, tmp_path):
     folder = tmp_path / "artifact"
     shutil.copytree(artifact[0], folder)
     manifest = read_manifest(folder)
     text = (folder / "README.md").read_text("utf-8")
-    assert manifest.files["README.md"].bytes == len(text.encode())
+    assert "README.md" not in manifest.files
     assert header(text)["pipeline_tag"] == "translation" and header(text)["license"] == "mit"
     assert rows(text)["sentences"] == str(manifest.parity["sentences"])
     (folder / "README.md").write_text(text.replace("mit", "tim"), "utf-8")
-    with pytest.raises(CorruptArtifactError, match=r"README\.md: expected sha256"):
-        read_manifest(folder)
+    assert read_manifest(folder).files == manifest.files
