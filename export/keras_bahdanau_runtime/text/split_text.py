@@ -7,17 +7,17 @@ from typing import Any
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
+from keras_bahdanau_runtime.text.pieces import META_SPACE
 
 CONTINUES = "@@"  # end of a piece of subword-nmt that continues in the next one
-SPACE = "▁"  # a space in the pieces of SentencePiece
-MARKS = (CONTINUES, SPACE, "")
+MARKS = (CONTINUES, META_SPACE, "")
 
 
 class PieceJoiner:
     """Function that removes the marks of a tool from the texts of pieces, one piece at a time.
 
     Args:
-        mark: `CONTINUES`, `SPACE`, or "" for pieces without marks.
+        mark: `CONTINUES`, `META_SPACE`, or "" for pieces without marks.
 
     Example:
 
@@ -32,8 +32,8 @@ class PieceJoiner:
 
     def __call__(self, text: str) -> str:
         """Return the text of a piece with a space in front if it starts a word."""
-        if self._mark == SPACE:
-            return text.removeprefix(" ").replace(SPACE, " ")
+        if self._mark == META_SPACE:
+            return text.removeprefix(" ").replace(META_SPACE, " ")
         if self._continues:
             text = text.removeprefix(" ")
         self._continues = bool(self._mark) and text.endswith(self._mark)
@@ -73,7 +73,7 @@ def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
         [lib.pre_tokenizers.Split(" ", "removed"), byte_level]
     )
     replacements = {
-        SPACE: [(" ", ""), (SPACE, " ")],
+        META_SPACE: [(" ", ""), (META_SPACE, " ")],
         CONTINUES: [(f"{CONTINUES} ", "")],
         "": [],
     }[mark_of(pieces)]
@@ -92,6 +92,6 @@ def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
 
 def mark_of(pieces: Sequence[str]) -> str:
     """Return the argument of `PieceJoiner` for pieces."""
-    if any(piece.startswith(SPACE) for piece in pieces):
-        return SPACE
+    if any(piece.startswith(META_SPACE) for piece in pieces):
+        return META_SPACE
     return CONTINUES if any(piece.endswith(CONTINUES) for piece in pieces) else ""

@@ -1,11 +1,11 @@
 """Write the models and `expected.json` of this folder with the library `sentencepiece`."""
 
 import json
+import os
 from pathlib import Path
 
 import sentencepiece
 
-FOLDER = Path(__file__).resolve().parent
 LINES = [
     "a man on a bike", "a dog on a boat", "two men and 3 dogs!", "a \u00e9clair, a fish",
     "the men see the dogs", "a boat on the water", "the dog and the fish are on the boat",
@@ -28,7 +28,8 @@ MODELS = {
     },
 }  # fmt: skip
 
-rules = FOLDER / "rules.tsv"
+os.chdir(Path(__file__).resolve().parent)  # the models contain the paths
+rules = Path("rules.tsv")
 rules.write_text(RULES)
 expected = {}
 for name, options in MODELS.items():
@@ -36,13 +37,13 @@ for name, options in MODELS.items():
         options = {**options, "normalization_rule_tsv": str(rules)}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES),
-        model_prefix=str(FOLDER / name),
+        model_prefix=name,
         minloglevel=2,
         hard_vocab_limit=False,
         **options,
     )
-    (FOLDER / f"{name}.vocab").unlink()
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / f"{name}.model"))
+    Path(f"{name}.vocab").unlink()
+    processor = sentencepiece.SentencePieceProcessor(model_file=f"{name}.model")
     # The rule of the conversion: four special ids, then the other pieces in order.
     new_ids, following = [], 4
     for index in range(processor.get_piece_size()):
@@ -56,4 +57,4 @@ for name, options in MODELS.items():
     expected[name] = {"new_ids": new_ids, "texts": texts}
 rules.unlink()
 text = json.dumps(expected, ensure_ascii=False, indent=None)
-(FOLDER / "expected.json").write_text(text.replace('"texts"', '\n"texts"') + "\n", "utf-8")
+Path("expected.json").write_text(text.replace('"texts"', '\n"texts"') + "\n", "utf-8")
