@@ -10,7 +10,7 @@ from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.pictures.figures import Panel, checked_panels
 
 _FOLDER = Path(__file__).parent
-# Placeholders in a page for the files that pages share.
+# Placeholders in the pages for the files that they share.
 _PLACEHOLDERS = {
     "/* alignment.css */": "alignment.css",
     "<!-- alignment.html -->": "alignment.html",
@@ -18,16 +18,21 @@ _PLACEHOLDERS = {
 }
 
 
-def assemble_page(path: str | os.PathLike[str]) -> str:
-    """Read a page and insert the style, markup and script of the alignment view.
+def translator_page(client: str) -> str:
+    """Return the HTML of the page that translates a text and shows its alignment.
 
     Args:
-        path: An HTML file with the placeholders `/* alignment.css */`, `<!-- alignment.html -->`
-            and `/* alignment.js */`.
+        client: JavaScript that defines `client`, through which the page gets its translations; see
+            `service/client.js`.
     """
-    page = Path(path).read_text("utf-8")
-    for placeholder, name in _PLACEHOLDERS.items():
-        page = page.replace(placeholder, (_FOLDER / name).read_text("utf-8"))
+    return _assemble("translator.html").replace("/* client.js */", client)
+
+
+def _assemble(name: str) -> str:
+    """Return a page with the style, markup and script of the alignment view."""
+    page = (_FOLDER / name).read_text("utf-8")
+    for placeholder, file in _PLACEHOLDERS.items():
+        page = page.replace(placeholder, (_FOLDER / file).read_text("utf-8"))
     return page
 
 
@@ -67,7 +72,7 @@ def alignment_page(
     ]
     # A "<" in a text must not end the script element.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    page = assemble_page(_FOLDER / "page.html").replace("/* data */", text)
+    page = _assemble("page.html").replace("/* data */", text)
     if path is not None:
         with atomic_write(path) as temporary:
             temporary.write_text(page, "utf-8")

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
-from keras_bahdanau_runtime.pictures.page import assemble_page
+from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
 from keras_bahdanau_runtime.service.engine import Limits
@@ -56,7 +56,7 @@ from keras_bahdanau_runtime.translation import Translation
 
 # `wbits` arguments of zlib for gzip, zlib and raw deflate data.
 _GZIP, _ZLIB, _DEFLATE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-_PAGE = assemble_page(Path(__file__).with_name("page.html")).encode("utf-8")
+_PAGE = translator_page(Path(__file__).with_name("client.js").read_text("utf-8")).encode("utf-8")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
