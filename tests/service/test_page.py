@@ -311,7 +311,7 @@ ERRORS = [
     (422, {}, '{"error": "no", "code": "unprocessable"}', "The server refused the request: no"),
     (200, {}, 'data: {"error": "no", "code": "overloaded"}\r\n\r\n', "The server is busy."),
     (200, {}, 'data: {"delta": "a"}\n\n', "The connection was lost"),
-    (200, {}, "data: {\n\n", "The response of the server is invalid"),
+    (200, {}, "data: {\n\n", "The response is invalid"),
 ]
 
 
