@@ -10,7 +10,7 @@ from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
 from hub_server import environment, running_hub, use_hub
 from pages import DOCS, blocks, shell_commands, write_files
 
-from keras_bahdanau_export.commands import serve
+from keras_bahdanau_export.commands import hub_artifacts
 from keras_bahdanau_export.commands.app import app
 
 GUIDE = DOCS / "guides" / "hub.md"
@@ -82,11 +82,13 @@ def test_a_second_command_downloads_nothing_also_offline(hub, folder):
 
 def test_serve_names_a_model_by_its_repository(hub, folder, monkeypatch):
     use_hub(monkeypatch, hub, folder / "cache")
-    folders = serve._folders_by_name(["hf://user/en-de@v1", "new=hf://user/en-de", "artifact"])
+    folders = hub_artifacts.artifact_folders(
+        ["hf://user/en-de@v1", "new=hf://user/en-de", "artifact"]
+    )
     assert list(folders) == ["en-de", "new", "artifact"]
     assert all((path / "manifest.json").is_file() for path in folders.values())
     with pytest.raises(ValueError, match=r"different names\. Received: 'en-de' twice"):
-        serve._folders_by_name(["hf://user/en-de", "hf://other/en-de"])
+        hub_artifacts.artifact_folders(["hf://user/en-de", "hf://other/en-de"])
 
 
 def test_an_error_of_the_hub_is_one_line(hub, folder):

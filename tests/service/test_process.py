@@ -31,7 +31,7 @@ from copy_artifact import (
 from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
-from keras_bahdanau_export.commands import serve as serve_command
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import TextFormatter
@@ -445,9 +445,7 @@ def test_a_service_that_failed_to_start_can_be_stopped(artifact, used_port):
 def test_a_model_has_the_name_of_its_link_and_not_of_the_target(tmp_path):
     """Deployments exchange releases by changing a link. Model names must not change with it."""
     (tmp_path / "en-de").symlink_to(make(tmp_path / "3f2a1c9"))
-    assert serve_command._folders_by_name([str(tmp_path / "en-de")]) == {
-        "en-de": tmp_path / "en-de"
-    }
+    assert artifact_folders([str(tmp_path / "en-de")]) == {"en-de": tmp_path / "en-de"}
 
 
 def test_a_signal_loads_a_replaced_artifact(tmp_path):

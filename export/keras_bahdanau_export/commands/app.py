@@ -27,6 +27,7 @@ try:
     from keras_bahdanau_export.commands.score import score
     from keras_bahdanau_export.commands.serve import serve
     from keras_bahdanau_export.commands.shortlist import shortlist
+    from keras_bahdanau_export.commands.site import site
     from keras_bahdanau_export.commands.terminal import console, escape_record
     from keras_bahdanau_export.commands.train import train
     from keras_bahdanau_export.commands.translate import translate
@@ -38,7 +39,7 @@ _COMMANDS = {
     "First steps": (quickstart,),
     "Training": (prepare, train, distill, import_model, evaluate),
     "Export": (shortlist, export, verify),
-    "Use of artifacts": (translate, score, align, inspect, serve),
+    "Use of artifacts": (translate, score, align, inspect, serve, site),
 }
 _HELP = """Attentive recurrent sequence-to-sequence models: train, export, translate.
 

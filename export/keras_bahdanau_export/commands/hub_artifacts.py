@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from keras_bahdanau_export.commands.terminal import print_message
+from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.hub import download, is_hub_address, parse_hub_address
 
 
@@ -22,3 +23,27 @@ def artifact_folder(artifact: str) -> Path:
         print_message(f"Downloading {artifact}: {files} files, {size / 1e6:,.1f} MB.")
 
     return download(*parse_hub_address(artifact), on_download=announce)
+
+
+def artifact_folders(artifacts: list[str]) -> dict[str, Path]:
+    """Return the folders of several artifacts by name.
+
+    Args:
+        artifacts: NAME=ARTIFACT, or ARTIFACT with the name of the folder or repository.
+
+    Raises:
+        ValueError: Two artifacts have the same name, or as `artifact_folder`.
+    """
+    paths: dict[str, str] = {}
+    for argument in artifacts:
+        name, separator, path = argument.partition("=")
+        if not separator or "/" in name:
+            path = argument
+            folder = parse_hub_address(path)[0] if is_hub_address(path) else path
+            name = folder_name(folder)
+        if name in paths:
+            raise ValueError(
+                f"Argument `artifacts` must have different names. Received: {name!r} twice"
+            )
+        paths[name] = path
+    return {name: artifact_folder(path) for name, path in paths.items()}

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.errors import ArtifactError, require
-from keras_bahdanau_runtime.files import folder_name
-from keras_bahdanau_runtime.hub import is_hub_address, parse_hub_address
 
 
 def serve(
@@ -138,7 +136,7 @@ def serve(
     from keras_bahdanau_runtime.service.server import Settings
 
     settings = Settings(
-        _folders_by_name(artifacts),
+        artifact_folders(artifacts),
         host,
         port,
         grpc_port or None,
@@ -170,20 +168,3 @@ def serve(
         raise ArtifactError(str(error)) from error
     if not finished:
         raise typer.Exit(1)
-
-
-def _folders_by_name(artifacts: list[str]) -> dict[str, Path]:
-    """Return folders by model name: NAME of NAME=PATH, or the name of the folder or repository."""
-    paths: dict[str, str] = {}
-    for argument in artifacts:
-        name, separator, path = argument.partition("=")
-        if not separator or "/" in name:
-            path = argument
-            folder = parse_hub_address(path)[0] if is_hub_address(path) else path
-            name = folder_name(folder)
-        if name in paths:
-            raise ValueError(
-                f"Argument `artifacts` must have different names. Received: {name!r} twice"
-            )
-        paths[name] = path
-    return {name: artifact_folder(path) for name, path in paths.items()}

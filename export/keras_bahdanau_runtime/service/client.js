@@ -28,6 +28,9 @@ const client = {
   /** Milliseconds without a key before a text is translated; null to wait for the button. */
   typingPause: null,
 
+  /** Texts that the page offers to translate. */
+  examples: [],
+
   /** Returns the models. */
   async models(signal) {
     return (await readJson(await send("models", signal))).models;

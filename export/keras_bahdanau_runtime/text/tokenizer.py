@@ -371,6 +371,20 @@ class Tokenizer:
         return self._spellings
 
     @property
+    def is_learned(self) -> bool:
+        """Whether both sides have a form that `train` learns, and are not of another library."""
+        forms = [
+            _form(_untrained(normalization, kind))
+            for kind in KINDS
+            for normalization in (None, *NORMALIZATIONS)
+        ]
+        sides = zip((self._source, self._target), self._spellings, strict=True)
+        return all(
+            _form(side) in forms and spelling.kind == "byte-level" and spelling.mark is None
+            for side, spelling in sides
+        )
+
+    @property
     def normalization(self) -> str | None:
         """Unicode form that source texts are converted to, "nfc" or "nfkc"; or `None`."""
         normalizer = json.loads(self._source.to_str())["normalizer"] or {}
@@ -586,6 +600,28 @@ def _learn(
     texts: list[str], vocabulary_size: int, min_frequency: int, normalization: str | None, kind: str
 ) -> Any:
     lib = require("tokenizers", extra="text")
+    tokenizer = _untrained(normalization, kind)
+    settings = {
+        "vocab_size": vocabulary_size,
+        "min_frequency": min_frequency,
+        "special_tokens": [SPECIAL[index] for index in sorted(SPECIAL)],
+        "show_progress": False,
+    }
+    if kind in ("bpe", "bytes"):
+        alphabet = lib.pre_tokenizers.ByteLevel.alphabet()
+        trainer = lib.trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
+    else:
+        trainer = lib.trainers.WordLevelTrainer(**settings)
+    tokenizer.train_from_iterator(texts, trainer)
+    # The trainer also makes the special pieces strings that are matched in text; remove that.
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = []
+    return lib.Tokenizer.from_str(json.dumps(document))
+
+
+def _untrained(normalization: str | None, kind: str) -> Any:
+    """Return a `tokenizers.Tokenizer` without a vocabulary."""
+    lib = require("tokenizers", extra="text")
     has_merges = kind in ("bpe", "bytes")
     tokenizer = lib.Tokenizer(
         lib.models.BPE() if has_merges else lib.models.WordLevel({}, SPECIAL[UNK])
@@ -614,22 +650,15 @@ def _learn(
     tokenizer.post_processor = lib.processors.TemplateProcessing(
         single=f"$A {SPECIAL[EOS]}", special_tokens=[(SPECIAL[EOS], EOS)]
     )
-    settings = {
-        "vocab_size": vocabulary_size,
-        "min_frequency": min_frequency,
-        "special_tokens": [SPECIAL[index] for index in sorted(SPECIAL)],
-        "show_progress": False,
-    }
-    if has_merges:
-        alphabet = lib.pre_tokenizers.ByteLevel.alphabet()
-        trainer = lib.trainers.BpeTrainer(initial_alphabet=alphabet, **settings)
-    else:
-        trainer = lib.trainers.WordLevelTrainer(**settings)
-    tokenizer.train_from_iterator(texts, trainer)
-    # The trainer also makes the special pieces strings that are matched in text; remove that.
+    return tokenizer
+
+
+def _form(tokenizer: Any) -> dict[str, Any]:
+    """Return everything that determines the ids of a text, except the vocabulary."""
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = []
-    return lib.Tokenizer.from_str(json.dumps(document))
+    model = {key: document["model"][key] for key in document["model"].keys() - {"vocab", "merges"}}
+    steps = "normalizer", "pre_tokenizer", "post_processor", "added_tokens"
+    return {"model": model, **{step: document[step] for step in steps}}
 
 
 def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Command `site`: write a static web site that translates in the browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
+from keras_bahdanau_export.commands.terminal import print_message
+from keras_bahdanau_runtime.site import write_site
+
+
+def site(
+    artifacts: Annotated[
+        list[str],
+        typer.Argument(
+            help="Artifacts: PATH or NAME=PATH. Also hf://USER/NAME[@REVISION] on the Hugging Face "
+            "Hub."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to create.")],
+    runtime: Annotated[
+        Path, typer.Option(help="Folder of the npm package onnxruntime-web.")
+    ] = Path("node_modules/onnxruntime-web"),
+    example: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that the page offers to translate. May be repeated."),
+    ] = None,
+    max_characters: Annotated[
+        int, typer.Option(help="Maximum characters of a text.", min=1, rich_help_panel="Limits")
+    ] = 5000,
+    max_tokens: Annotated[
+        int, typer.Option(help="Maximum tokens of a text.", min=1, rich_help_panel="Limits")
+    ] = 1024,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a site at the output.")
+    ] = False,
+) -> None:
+    """Write a static web site that translates in the browser, without a server.
+
+    Example:
+        keras-bahdanau site en-de=artifact -o site
+    """
+    folders = artifact_folders(artifacts)
+    size = write_site(
+        folders, output, runtime, example or (), max_characters, max_tokens, overwrite
+    )
+    print_message(
+        f"The site is {output}: {size / 1e6:.1f} MB with {', '.join(folders)}. "
+        f"Look at it with: python -m http.server --directory {output}"
+    )

@@ -1,0 +1,101 @@
+// The client of the site's page: translations of a worker that runs the model in the browser.
+
+const SITE = /* site */ null; // the models and files of the site
+const isEmbedded = window !== window.top;
+// A module with one SIMD operation: a function that splats 0 to a vector.
+const SIMD_MODULE = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11];
+
+const client = {
+  sentences: {
+    no_simd: "This browser cannot run the model, because it has no WebAssembly with SIMD. Use Chrome or Edge 91, Firefox 114, Safari 16.4, or a later version.",
+    unreachable: "The model could not be downloaded. Are you online?",
+    missing: "A file of the model is missing on this web server.",
+    changed: "A downloaded file of the model is damaged: its hash is not the expected one.",
+    unsupported: "This browser cannot run the search of this model.",
+    too_large: "The text is too long for this model. Shorten or split it.",
+    internal: "The model stopped with an error.",
+  },
+  refusal: "The text cannot be translated",
+  temporary: ["unreachable", "missing", "changed", "internal"],
+  typingPause: 150,
+  examples: SITE.examples,
+
+  async models() {
+    return SITE.models;
+  },
+
+  /** Downloads the first model, and translates the first example. */
+  started() {
+    byId("source").value ||= SITE.examples[0] ?? "";
+    count();
+    const open = () => byId("source").value ? translate() : call(SITE.models[0]).catch(() => {}); // shown with the first text
+    if (!isEmbedded) open();
+    else for (const event of ["focusin", "pointerdown"]) addEventListener(event, open, { once: true }); // not every reader wants the download
+  },
+
+  async translate({ model: name, ...body }, signal) {
+    const model = SITE.models.find((each) => each.name === name);
+    const { max_tokens } = model;
+    const hypotheses = await call(model, { ...body, max_tokens }, signal);
+    navigator.serviceWorker?.register("offline.js").catch(() => {}); // without one, the page works online only
+    return hypotheses;
+  },
+};
+
+// The worker.
+
+let worker = null;
+let reply = null; // the functions that settle the current call
+let turn = Promise.resolve(); // when the current call has ended
+
+/** Calls the worker, one call after another, and returns its result. */
+async function call(model, body, signal) {
+  const before = turn;
+  let end;
+  turn = new Promise((resolve) => { end = resolve; });
+  const aborted = signal && new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  const result = before.then(() => {
+    signal?.throwIfAborted();
+    return post(model, body);
+  });
+  result.then(end, end);
+  return aborted ? Promise.race([result, aborted]) : result;
+}
+
+function post(model, body) {
+  if (!WebAssembly.validate(Uint8Array.from(SIMD_MODULE))) throw new RequestError("no_simd");
+  worker ??= startWorker();
+  return new Promise((resolve, reject) => {
+    reply = { resolve, reject };
+    const isOffline = Boolean(navigator.serviceWorker?.controller);
+    worker.postMessage({ model: { ...model, wasm: SITE.wasm, isOffline }, body });
+  });
+}
+
+function startWorker() {
+  const started = new Worker(SITE.worker, { type: "module" });
+  started.addEventListener("message", ({ data: { loaded, total, error, result } }) => {
+    if (total !== undefined) showProgress(loaded, total);
+    else if (error) reply.reject(new RequestError(error.kind, error.message));
+    else reply.resolve(result);
+  });
+  started.addEventListener("error", (event) => {
+    event.preventDefault(); // it is shown on the page
+    started.terminate();
+    worker = null;
+    reply.reject(new RequestError("internal", event.message));
+  });
+  return started;
+}
+
+function showProgress(loaded, total) {
+  if (running) byId("status").textContent = `Loading the model: ${Math.round(100 * loaded / total)}% of ${(total / 1e6).toFixed(1)} MB`;
+}
+
+// Another page shows this one in a frame. Only a frame of the same site can be resized.
+if (isEmbedded) {
+  document.documentElement.classList.add("embedded");
+  if (window.frameElement) {
+    new ResizeObserver(() => { window.frameElement.style.height = `${document.body.scrollHeight}px`; }).observe(document.body);
+  }
+}

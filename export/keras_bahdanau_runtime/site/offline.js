@@ -1,0 +1,25 @@
+// The service worker of the site: after the first translation, the site works offline. A new version
+// of the site replaces all files at once, when no page of the old one is open. The browser compares
+// each file with its hash, except the pages, whose hash is the version.
+
+const VERSION = "/* version */";
+const PAGES = ["./", "index.html"];
+const FILES = {/* files */}; // hashes by path
+const PREFIX = `keras-bahdanau ${self.registration.scope} `;
+
+self.addEventListener("install", (event) => {
+  const pages = PAGES.map((path) => new Request(path, { cache: "no-cache" }));
+  const files = Object.entries(FILES).map(([path, integrity]) => new Request(path, { integrity }));
+  event.waitUntil(caches.open(PREFIX + VERSION).then((cache) => cache.addAll([...pages, ...files])));
+});
+
+self.addEventListener("activate", (event) => {
+  const isOld = (name) => name.startsWith(PREFIX) && name !== PREFIX + VERSION;
+  event.waitUntil(caches.keys().then((names) => Promise.all(names.filter(isOld).map((name) => caches.delete(name)))));
+});
+
+self.addEventListener("fetch", (event) => {
+  if (event.request.method !== "GET") return;
+  const cached = caches.open(PREFIX + VERSION).then((cache) => cache.match(event.request, { ignoreSearch: true }));
+  event.respondWith(cached.then((response) => response ?? fetch(event.request)));
+});

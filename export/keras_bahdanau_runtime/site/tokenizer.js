@@ -1,0 +1,113 @@
+// The byte-level tokenizers of `Tokenizer.train` in JavaScript: the same ids, and the same texts.
+
+const PAD = 0, UNK = 1, BOS = 2, EOS = 3;
+const SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"];
+const MAX_CACHED_PARTS = 10000;
+
+// The parts of a text, as in text/tokenizer.py. Each digit is a part of its own.
+const DIGIT = /(\p{N})/u;
+const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200C\u200D]*| ?[^\p{White_Space}\p{L}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+const CHARACTERS = /[^]/gu;
+const CHARACTER_PATTERN = "[\\s\\S]"; // in the file
+
+// Printable Latin-1 letters represent themselves as bytes. The letters from U+0100 on represent the
+// other bytes in order.
+const isPrintable = (byte) => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
+let others = 0;
+const LETTERS = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(isPrintable(byte) ? byte : 0x100 + others++));
+const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+
+/** The vocabulary of one language. */
+class Side {
+  /** `document` is a language of tokenizer.json; `stripsSpace` whether texts lose their first space. */
+  constructor(document, stripsSpace) {
+    const steps = (step, name) => step === null ? [] : step[name] ?? [step];
+    const normalizers = steps(document.normalizer, "normalizers").map(({ type }) => type);
+    const patterns = steps(document.pre_tokenizer, "pretokenizers").map(({ pattern }) => pattern?.Regex);
+    this.form = normalizers.find((type) => /^NFK?C$/.test(type));
+    this.addsSpace = normalizers.includes("Prepend");
+    this.splitsCharacters = patterns.includes(CHARACTER_PATTERN);
+    this.stripsSpace = stripsSpace;
+    this.ids = new Map(Object.entries(document.model.vocab));
+    this.pieces = [];
+    for (const [piece, id] of this.ids) this.pieces[id] = Uint8Array.from(piece, (letter) => BYTES.get(letter));
+    // Rank and id of each pair of ids that is merged.
+    this.merges = document.model.type === "BPE" ? new Map() : null;
+    (document.model.merges ?? []).forEach((merge, rank) => {
+      const [left, right] = typeof merge === "string" ? merge.split(" ") : merge;
+      this.merges.set(this.pair(this.ids.get(left), this.ids.get(right)), [rank, this.ids.get(left + right)]);
+    });
+    this.cache = new Map();
+  }
+
+  pair(left, right) {
+    return left * this.ids.size + right;
+  }
+
+  /** Returns the ids of a text, the last of which is the end of the sentence. */
+  encode(text) {
+    if (this.form) text = text.normalize(this.form);
+    if (this.addsSpace && text) text = ` ${text}`;
+    const parts = this.splitsCharacters
+      ? text.match(CHARACTERS) ?? []
+      : text.split(DIGIT).flatMap((part) => part.match(DIGIT) ? [part] : part.match(WORDS) ?? []);
+    return [...parts.flatMap((part) => this.encodePart(part)), EOS];
+  }
+
+  encodePart(part) {
+    if (!this.cache.has(part)) {
+      if (this.cache.size === MAX_CACHED_PARTS) this.cache.clear();
+      const letters = Array.from(new TextEncoder().encode(part), (byte) => LETTERS[byte]);
+      const ids = this.merges ? this.merge(letters.map((letter) => this.ids.get(letter))) : [this.ids.get(letters.join("")) ?? UNK];
+      this.cache.set(part, ids);
+    }
+    return this.cache.get(part);
+  }
+
+  /** Merges the pair with the lowest rank, the leftmost one of equal pairs, until none is left. */
+  merge(ids) {
+    const mergeAt = (i) => i + 1 < ids.length && this.merges.get(this.pair(ids[i], ids[i + 1])) || [Infinity, null];
+    const merges = ids.map((_, i) => mergeAt(i)); // of each id with the next one
+    for (;;) {
+      let best = 0;
+      for (let i = 1; i < merges.length; i++) if (merges[i][0] < merges[best][0]) best = i;
+      const [rank, merged] = merges[best];
+      if (rank === Infinity) return ids;
+      ids.splice(best, 2, merged);
+      merges.splice(best, 1);
+      merges[best] = mergeAt(best);
+      if (best > 0) merges[best - 1] = mergeAt(best - 1);
+    }
+  }
+
+  /** Returns the readable piece of each id. A character of several ids is at the last of them. */
+  tokens(ids) {
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    const tokens = [];
+    // An incomplete character belongs to the piece before.
+    const end = () => { if (tokens.length) tokens[tokens.length - 1] += decoder.decode(); };
+    for (const id of ids) {
+      let text = "";
+      if (id in SPECIAL || !(id in this.pieces)) {
+        end();
+        if (id !== PAD && id !== BOS) text = SPECIAL[id === EOS ? EOS : UNK];
+      } else {
+        text = decoder.decode(this.pieces[id], { stream: true });
+      }
+      tokens.push(this.stripsSpace && !tokens.length ? text.replace(/^ /, "") : text);
+    }
+    end();
+    return tokens;
+  }
+}
+
+/** The tokenizer of an artifact. `contents` is the document of its tokenizer.json. */
+export class Tokenizer {
+  constructor({ source, target, spellings }) {
+    const strips = (index) => spellings?.[index].strips_space ?? true;
+    this.source = new Side(source, strips(0));
+    this.target = target === null ? this.source : new Side(target, strips(1));
+  }
+}
+
+export { EOS };

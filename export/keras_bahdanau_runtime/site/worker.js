@@ -1,0 +1,137 @@
+// The worker of the site: it downloads a model, runs its search with onnxruntime-web, and decodes
+// the translations. The page posts {model, body}, without a body to open the model only. The worker
+// posts {loaded, total} during a download, and then {result} or {error}.
+
+import * as ort from "./ort.js";
+import { EOS, Tokenizer } from "./tokenizer.js";
+
+const UNFAMILIAR = .5; // share of the characters of a text that are split into bytes or unknown
+
+/** An error for the user, of a kind of `client.sentences`. */
+class SiteError extends Error {
+  constructor(kind, message = "") {
+    super(message);
+    this.kind = kind;
+  }
+}
+
+// Downloads.
+
+let loaded = 0, total = 0;
+
+/** Downloads a file {path, sha256, bytes}, and compares it with its hash. */
+async function download({ path, sha256, bytes }) {
+  total += bytes;
+  const contents = new Uint8Array(bytes);
+  let length = 0;
+  try {
+    // Only pages of https and of this machine have `crypto.subtle`. The browser also compares
+    // hashes elsewhere, but then without progress and with the message of a lost connection.
+    const integrity = self.crypto.subtle ? undefined : `sha256-${btoa(String.fromCharCode(...fromHex(sha256)))}`;
+    const response = await fetch(path, { integrity });
+    if (!response.ok) throw new SiteError("missing", `${path}: status ${response.status}`);
+    const reader = response.body.getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      if (length + part.value.length > bytes) throw new SiteError("changed", path);
+      contents.set(part.value, length);
+      length += part.value.length;
+      loaded += part.value.length;
+      postMessage({ loaded, total });
+    }
+    if (length !== bytes || (self.crypto.subtle && !await hasHash(contents, sha256))) throw new SiteError("changed", path);
+  } catch (error) {
+    loaded -= length;
+    total -= bytes;
+    throw error instanceof SiteError ? error : new SiteError("unreachable", `${path}: ${error.message}`);
+  }
+  return contents;
+}
+
+const fromHex = (digits) => digits.match(/../g).map((byte) => parseInt(byte, 16));
+
+async function hasHash(contents, sha256) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", contents));
+  return fromHex(sha256).every((byte, index) => byte === digest[index]);
+}
+
+// Models.
+
+const models = new Map(); // promises by name
+let runtime = null; // a promise of onnxruntime's WebAssembly
+
+/** Returns a promise of what `create` returns. A failed one is forgotten, so that it is created again. */
+function openOnce(name, create) {
+  if (!models.has(name)) {
+    const model = create();
+    models.set(name, model);
+    model.catch(() => models.delete(name));
+  }
+  return models.get(name);
+}
+
+async function loadRuntime(wasm, isOffline) {
+  ort.env.wasm.numThreads = 1; // more threads need headers that not every server can send
+  // A browser keeps the compiled code only of a file that it compiles during the download. The
+  // service worker has compared its files with their hashes.
+  if (isOffline) ort.env.wasm.wasmPaths = { wasm: new URL(wasm.path, import.meta.url).href };
+  else ort.env.wasm.wasmBinary = await download(wasm);
+}
+
+async function openModel({ wasm, isOffline, files, dtypes }) {
+  const [, graph, tokenizer] = await Promise.all([openOnce("", () => loadRuntime(wasm, isOffline)), download(files.model), download(files.tokenizer)]);
+  let session;
+  try {
+    session = await ort.InferenceSession.create(graph, { executionProviders: ["wasm"], logSeverityLevel: 3 });
+  } catch (error) {
+    throw new SiteError("unsupported", error.message);
+  }
+  return { session, dtypes, tokenizer: new Tokenizer(JSON.parse(new TextDecoder().decode(tokenizer))) };
+}
+
+/** Returns the best hypotheses for a text, best first, like `POST /translate` of the service. */
+async function translate({ session, dtypes, tokenizer }, { text, n_best, alignments, max_tokens, ...settings }) {
+  if (!text.isWellFormed()) throw new SiteError("refused", "It contains half of a character.");
+  const source = tokenizer.source.encode(text);
+  if (source.length > max_tokens) throw new SiteError("too_large");
+  const inputs = { source: new ort.Tensor("int32", Int32Array.from(source), [1, source.length]) };
+  for (const [name, value] of Object.entries(settings)) {
+    const values = dtypes[name] === "int32" ? Int32Array.of(value) : Float32Array.of(value);
+    inputs[name] = new ort.Tensor(dtypes[name], values, []);
+  }
+  const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : []];
+  const outputs = await session.run(inputs, fetched);
+  const sourceTokens = tokenizer.source.tokens(source);
+  const [, beam, steps] = outputs.tokens.dims;
+  const hypotheses = [];
+  for (let k = 0; k < Math.min(beam, n_best); k++) {
+    const score = outputs.scores.data[k];
+    if (k > 0 && score === -Infinity) continue; // the search found fewer hypotheses
+    const output = Array.from(outputs.tokens.data.subarray(k * steps, k * steps + outputs.lengths.data[k]));
+    const end = output.includes(EOS) ? output.indexOf(EOS) : output.length;
+    const ids = output.slice(0, end + 1);
+    const tokens = tokenizer.target.tokens(ids);
+    const row = (step) => Array.from(outputs.alignments.data.subarray((k * steps + step) * source.length, (k * steps + step + 1) * source.length));
+    hypotheses.push({ text: tokens.slice(0, end).join(""), score, tokens, source_tokens: sourceTokens, alignment: alignments ? ids.map((_, step) => row(step)) : null });
+  }
+  for (const output of Object.values(outputs)) output.dispose();
+  if (unfamiliarShare(text, sourceTokens) > UNFAMILIAR) hypotheses[0].note = "The model knows few characters of this text, so the translation is probably wrong";
+  return hypotheses;
+}
+
+/** Returns the share of the characters of a text that have no token of their own or of a longer one. */
+function unfamiliarShare(text, tokens) {
+  const count = [...text].filter((character) => character.trim()).length;
+  const isUnknown = (token) => token === "<unk>";
+  // The tokens before the last one of a character have no text.
+  const isSplit = (index) => tokens[index].trim() && tokens[index - 1] === "";
+  return tokens.filter((token, index) => isUnknown(token) || isSplit(index)).length / count;
+}
+
+self.addEventListener("message", async ({ data: { model, body } }) => {
+  try {
+    const opened = await openOnce(model.name, () => openModel(model));
+    postMessage({ result: body && await translate(opened, body) });
+  } catch (error) {
+    postMessage({ error: { kind: error.kind ?? "internal", message: error.message } });
+  }
+});
