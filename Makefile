@@ -12,6 +12,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile 
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
 DOCS_READY := $(VENV)/.ready-docs
+WEB_READY := $(VENV)/.ready-web
 SITE := docs/_build/html
 
 # The tools of `make dist` have their own environment, because they have many dependencies.
@@ -49,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help quickstart test test-all test-quick test-soak lint bench dist docs docs-serve \
-	notebooks clean $(BACKENDS:%=test-%)
+	notebooks web clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -112,6 +113,8 @@ dist: $(TEST_READY) $(DIST_READY) ## Build sdist and wheel, check them, and test
 	$(DIST_VENV)/bin/python -m twine check --strict dist/*
 	KERAS_BACKEND=torch $(BIN)/python .ci/test_wheel.py dist/*.whl $(WHEEL_TESTS)
 
+web: $(WEB_READY) ## Install onnxruntime-web, for the tests of the site in a browser (needs npm)
+
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -136,6 +139,11 @@ $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing Sphinx and what the documented packages import into $(VENV) (once, 1 to 2 minutes)"
 	@$(PIP_INSTALL) -e ".[docs]" -c constraints.txt
+	@touch $@
+
+$(WEB_READY): export/keras_bahdanau_runtime/site/writer.py | $(TEST_READY)
+	@npm install --silent --no-save --ignore-scripts --prefix $(VENV) onnxruntime-web@$$($(BIN)/python -c \
+		"from keras_bahdanau_runtime.site.writer import RUNTIME_VERSION; print(RUNTIME_VERSION)")
 	@touch $@
 
 $(DIST_READY): constraints.txt

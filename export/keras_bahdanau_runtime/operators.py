@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Collection, Iterator, Mapping, MutableSequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -265,6 +265,21 @@ def inline_weights(contents: bytes, file: str, data: bytes) -> bytes:
                 message.raw_data = data[start : start + length]
                 message.ClearField("external_data")
                 message.ClearField("data_location")
+    return bytes(model.SerializeToString())
+
+
+def remove_defaults(contents: bytes, inputs: Collection[str]) -> bytes:
+    """Return a checked ONNX file in which these optional inputs have no default.
+
+    Args:
+        contents: Bytes of the ONNX file.
+        inputs: Names of inputs. onnxruntime-web accepts no value for an input with a default.
+    """
+    model = _model_class()()
+    model.ParseFromString(contents)
+    others = [tensor for tensor in model.graph.initializer if tensor.name not in inputs]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(others)
     return bytes(model.SerializeToString())
 
 

@@ -77,7 +77,7 @@ async function loadRuntime(wasm, isOffline) {
   else ort.env.wasm.wasmBinary = await download(wasm);
 }
 
-async function openModel({ wasm, isOffline, files, dtypes }) {
+async function openModel({ wasm, isOffline, files, dtypes, options }) {
   const [, graph, tokenizer] = await Promise.all([openOnce("", () => loadRuntime(wasm, isOffline)), download(files.model), download(files.tokenizer)]);
   let session;
   try {
@@ -85,18 +85,18 @@ async function openModel({ wasm, isOffline, files, dtypes }) {
   } catch (error) {
     throw new SiteError("unsupported", error.message);
   }
-  return { session, dtypes, tokenizer: new Tokenizer(JSON.parse(new TextDecoder().decode(tokenizer))) };
+  return { session, dtypes, options, tokenizer: new Tokenizer(JSON.parse(new TextDecoder().decode(tokenizer))) };
 }
 
 /** Returns the best hypotheses for a text, best first, like `POST /translate` of the service. */
-async function translate({ session, dtypes, tokenizer }, { text, n_best, alignments, max_tokens, ...settings }) {
+async function translate({ session, dtypes, options, tokenizer }, { text, n_best, alignments, max_tokens, ...settings }) {
   if (!text.isWellFormed()) throw new SiteError("refused", "It contains half of a character.");
   const source = tokenizer.source.encode(text);
   if (source.length > max_tokens) throw new SiteError("too_large");
   const inputs = { source: new ort.Tensor("int32", Int32Array.from(source), [1, source.length]) };
-  for (const [name, value] of Object.entries(settings)) {
-    const values = dtypes[name] === "int32" ? Int32Array.of(value) : Float32Array.of(value);
-    inputs[name] = new ort.Tensor(dtypes[name], values, []);
+  for (const [name, dtype] of Object.entries(dtypes)) {
+    const value = settings[name] ?? options[name];
+    inputs[name] = new ort.Tensor(dtype, dtype === "int32" ? Int32Array.of(value) : Float32Array.of(value), []);
   }
   const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : []];
   const outputs = await session.run(inputs, fetched);

@@ -22,10 +22,12 @@ from keras_bahdanau_runtime.checks import check_positive, check_text
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
+from keras_bahdanau_runtime.operators import remove_defaults
 from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.session import read_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
+    OPTIONS,
     TOKENIZER_FILE,
     num_hypotheses,
     num_returned,
@@ -195,16 +197,21 @@ def _read_model(manifest: Manifest) -> _Model:
             f"{folder}: {MODEL_FILE} has weights in files of their own, because it is too large "
             "for a browser."
         )
+    graph = remove_defaults(graph, _settings(manifest))
     return _Model(manifest, graph, manifest.read(TOKENIZER_FILE))
+
+
+def _settings(manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of the export by name, of the options that the page can set."""
+    signature = manifest.search_signature
+    available = {option.name for option in signature.options} if signature else set()
+    settings = {**manifest.search, "beam_size": num_hypotheses(manifest.search)}
+    return {name: settings[name] for name in _SETTINGS if name in available & settings.keys()}
 
 
 def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) -> dict[str, Any]:
     """Return a model as the page needs it, like `GET /models` of the service."""
-    manifest = model.manifest
-    signature = manifest.search_signature
-    dtypes = {option.name: option.dtype for option in signature.options} if signature else {}
-    settings = [setting for setting in _SETTINGS if setting in dtypes]
-    defaults = {**manifest.search, "beam_size": num_hypotheses(manifest.search)}
+    manifest, settings = model.manifest, _settings(model.manifest)
     return {
         "name": name,
         "streams": False,
@@ -212,8 +219,8 @@ def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) ->
         "max_tokens": min(max_tokens, manifest.max_source_length or max_tokens),
         "n_best": num_returned(manifest.search),
         "max_beam_size": num_hypotheses(manifest.search),
-        "options": {setting: defaults.get(setting) for setting in settings},
-        "dtypes": {setting: dtypes[setting] for setting in settings},
+        "options": settings,
+        "dtypes": {name: OPTIONS[name].dtype for name in settings},
     }
 
 

@@ -1,0 +1,330 @@
+"""The static site: what it refuses to write, and its translations in Chromium."""
+
+import functools
+import http.server
+import random
+import re
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from copy_artifact import copy_graph, make, make_with_options
+from pages import FILES, ROOT
+
+from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
+from keras_bahdanau_runtime.signature import SAMPLE
+from keras_bahdanau_runtime.site import write_site
+
+ONNXRUNTIME_WEB = ROOT / ".venv" / "node_modules" / "onnxruntime-web"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+ARTIFACT = FILES / "artifact"
+# Letters with and without accents, other scripts, digits, marks, joiners, spaces, emoji, controls.
+SCRIPTS = (
+    "aàǆ Ωжשع हिข์ あ漢가 0٣๙Ⅷ½ .,!«“- 🙂𝔘 'sd\u0301\u200d\u200c\u00a0\u3000\u0085\ufeff\t\n\x00\x1f"
+)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """The document of a tokenizer with 290 ids that this package has learned."""
+    return Tokenizer.train(["a man on a bike, a man"], ["a man"], 290)._document()
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory, learned):
+    """Yield the folder of sites that a local server shows, and its address."""
+    if not ONNXRUNTIME_WEB.is_dir():
+        pytest.skip("Needs onnxruntime-web: make web")
+    root = tmp_path_factory.mktemp("sites")
+    search = {"class": "BeamSearch", "size": 2, "length_penalty": 1.0, "max_length": 40}
+    options = make_with_options(root / "options", document=learned, search=search)
+    artifacts = {"old": ARTIFACT, "options": options}
+    write_site(artifacts, root / "site", ONNXRUNTIME_WEB, examples=["red cat"], max_tokens=30)
+    newer = make(root / "newer", copy_graph().replace('"" : 17', '"" : 99'), learned)
+    write_site({"newer": newer}, root / "unsupported", ONNXRUNTIME_WEB)
+    (root / "frame.html").write_text('<h1>Demo</h1><iframe src="site/" style="height: 9px">')
+    handler = functools.partial(Handler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield root, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="The browser is driven by it.")
+    if CHROMIUM is None:
+        pytest.skip(f"No browser is installed: {', '.join(NAMES)}.")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def open_page(browser, address):
+    """Open a page as a new visitor, and record its errors and the addresses of its requests."""
+    page = browser.new_context().new_page()
+    page.problems, page.addresses = [], []
+    page.on("console", lambda message: page.problems.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.context.on("request", lambda request: page.addresses.append(request.url))
+    page.goto(address)
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(sites, browser):
+    """Yield the page of the site after its first translation."""
+    address = sites[1]
+    page = open_page(browser, f"{address}/site/")
+    translated(page)
+    yield page
+    assert page.problems == []
+    assert {url for url in page.addresses if not url.startswith((address, "data:"))} == set()
+    page.context.close()
+
+
+def translated(page):
+    """Wait for a translation, and return it."""
+    page.locator("#status", has_text=re.compile("^Translated in")).wait_for()
+    return page.locator("#translation").input_value()
+
+
+def client_translate(page, text, model="old", **options):
+    """Return the hypotheses that the client of the page gets for a text."""
+    body = {"text": text, "model": model, "n_best": 3, "alignments": True, **options}
+    return page.evaluate("body => client.translate(body)", body)
+
+
+def error_of(page):
+    error = page.locator("#error")
+    error.wait_for()
+    return error.text_content()
+
+
+def test_page_translates_the_example_at_once(page):
+    assert page.locator("#source").input_value() == "red cat"
+    [expected] = Translator(ARTIFACT).translate(["red cat"])
+    assert page.locator("#translation").input_value() == expected.text
+
+
+def test_browser_gives_the_hypotheses_of_the_translator(page):
+    words = "red blue green one two three dog cat bird runs sees eats".split()
+    chosen = random.Random(1)
+    texts = [" ".join(chosen.choices(words, k=length)) for length in range(1, 8)]
+    texts += ["Émile 漢字", "x" * 20]
+    for text, expected in zip(texts, Translator(ARTIFACT).translate(texts, n_best=3), strict=True):
+        received = client_translate(page, text)
+        for ours, theirs in zip(received, expected, strict=True):
+            assert ours["text"] == theirs.text
+            assert ours["tokens"] == theirs.tokens
+            assert ours["source_tokens"] == theirs.source_tokens
+            assert ours["score"] == pytest.approx(theirs.score, abs=1e-4)
+            np.testing.assert_allclose(ours["alignment"], theirs.alignment, atol=1e-4)
+
+
+def test_typing_translates_after_a_pause(page):
+    page.fill("#source", "blue bird")
+    [expected] = Translator(ARTIFACT).translate(["blue bird"])
+    page.locator("#source-words", has_text="blue bird").wait_for()
+    assert translated(page) == expected.text
+
+
+def test_settings_of_the_page_are_inputs_of_the_graph(page):
+    [first] = client_translate(page, "a man", "options", length_penalty=3.0, n_best=1)
+    count = len(first["source_tokens"])
+    assert first["score"] == -3.0 * count  # see `options_graph`
+    second = client_translate(page, "a man", "options", beam_size=1)[1]
+    assert second["score"] == 1000
+
+
+def test_model_can_be_selected(page):
+    page.select_option("#model", "options")
+    page.fill("#source", "a man")
+    page.locator("#source-words", has_text="a man").wait_for()
+    assert translated(page) == "a man"
+    page.select_option("#model", "old")
+
+
+def test_text_of_unknown_characters_has_a_note(page):
+    assert "note" not in client_translate(page, "red cat")[0]
+    assert "few characters" in client_translate(page, "ⴰⴱⴳⴷ ⴰⵖ", "options")[0]["note"]
+
+
+def test_text_above_the_limit_is_refused(page):
+    page.fill("#source", "x" * 30)  # and the end of the sentence
+    page.keyboard.press("Control+Enter")
+    assert error_of(page).startswith("The text is too long for this model.")
+    page.fill("#source", "red cat")
+    page.locator("#error").wait_for(state="hidden")
+
+
+def test_half_of_a_character_is_refused(page):
+    refused = "body => client.translate(body).catch(error => error.message)"
+    body = {"text": "\ud83d", "model": "old", "n_best": 1, "alignments": False}
+    assert page.evaluate(refused, body) == "It contains half of a character."
+
+
+@pytest.mark.parametrize("normalization", [None, "nfc", "nfkc"])
+@pytest.mark.parametrize("kind", ["bpe", "words", "characters", "bytes"])
+def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, normalization):
+    chosen = random.Random(3)
+    texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]
+    texts += ["", " ", "don't, I'll  go", "<s> </s>", "aaaaaaa aaaa", "0123 ٣٣"]
+    tokenizer = Tokenizer.train(
+        texts[::2], texts[1::2], 400, joint=False, kind=kind, normalization=normalization
+    )
+    files = (sites[0] / "site" / "files").glob("*.js")
+    [script] = [file.name for file in files if "class Tokenizer" in file.read_text("utf-8")]
+    received = page.evaluate(
+        """async ([script, document, texts]) => {
+            const { Tokenizer } = await import(script);
+            const { source, target } = new Tokenizer(document);
+            return texts.map((text) => {
+                const ids = target.encode(text);
+                return [source.encode(text), ids, target.tokens([...ids, 99999])];
+            });
+        }""",
+        [f"{sites[1]}/site/files/{script}", tokenizer._document(), texts],
+    )
+    expected = []
+    for text in texts:
+        ids = tokenizer.encode_target(text)
+        tokens = tokenizer.target_decoder().tokens([*ids, 99999])
+        expected.append([tokenizer.encode_source(text), ids, tokens])
+    assert received == expected
+
+
+def test_site_works_offline_after_the_first_translation(sites, browser):
+    page = open_page(browser, f"{sites[1]}/site/")
+    translated(page)
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    page.context.set_offline(True)
+    page.reload()
+    assert translated(page) != ""
+    assert page.problems == []
+    page.context.close()
+
+
+def test_frame_downloads_nothing_until_it_is_used_and_fits_its_contents(sites, browser):
+    page = open_page(browser, f"{sites[1]}/frame.html")
+    frame = page.frame_locator("iframe")
+    frame.locator("#examples button").wait_for()
+    assert not frame.locator("header").is_visible()
+    assert [url for url in page.addresses if "/files/" in url] == []
+    frame.locator("#source").click()
+    frame.locator("#alignment").wait_for()
+    page.wait_for_function(
+        """() => {
+            const frame = document.querySelector("iframe");
+            return frame.clientHeight === frame.contentDocument.body.scrollHeight;
+        }"""
+    )
+    page.context.close()
+
+
+@pytest.mark.parametrize(
+    "stub, expected",
+    [
+        ({"body": b"changed"}, "is damaged"),
+        ({"status": 404}, "is missing on this web server"),
+        (None, "could not be downloaded"),
+    ],
+    ids=["changed", "missing", "unreachable"],
+)
+def test_failed_download_has_a_message_and_can_be_repeated(sites, browser, stub, expected):
+    page = browser.new_context().new_page()
+    page.context.route(
+        "**/*.onnx", lambda route: route.abort() if stub is None else route.fulfill(**stub)
+    )
+    page.goto(f"{sites[1]}/site/")
+    assert expected in error_of(page)
+    page.context.unroute_all()
+    page.click("#error button")
+    translated(page)
+    page.context.close()
+
+
+def test_browser_without_simd_is_told_which_browsers_have_it(sites, browser):
+    context = browser.new_context()
+    context.add_init_script("WebAssembly.validate = () => false")
+    page = context.new_page()
+    page.goto(f"{sites[1]}/site/")
+    assert "WebAssembly with SIMD. Use Chrome" in error_of(page)
+    context.close()
+
+
+def test_graph_that_the_browser_refuses_has_a_message(sites, browser):
+    page = open_page(browser, f"{sites[1]}/unsupported/")
+    page.fill("#source", "a man")
+    assert error_of(page) == "This browser cannot run the search of this model."
+    page.context.close()
+
+
+# What is refused before anything is written.
+
+
+def refusal(artifact, path, **settings):
+    with pytest.raises((ValueError, UnsupportedArtifactError)) as refused:
+        write_site({"model": artifact}, path, path / "no onnxruntime", **settings)
+    assert not path.exists()
+    return refused.value
+
+
+def test_artifact_of_another_tokenizer_is_refused(tmp_path):
+    artifact = make(tmp_path / "artifact")  # its tokenizer splits words in another way
+    error = refusal(artifact, tmp_path / "site")
+    assert isinstance(error, UnsupportedArtifactError)
+    assert "the tokenizer is one of another library" in str(error)
+
+
+def test_artifact_without_a_tokenizer_is_refused(tmp_path):
+    artifact = make(tmp_path / "artifact", document=None)
+    assert "must have artifacts with a tokenizer" in str(refusal(artifact, tmp_path / "site"))
+
+
+def test_search_that_samples_is_refused(tmp_path, learned):
+    signatures = {"model.onnx": SAMPLE.to_json()}
+    search = {"class": "Sampling", "n": 2, "max_length": 4, "seed": 1}
+    artifact = make(tmp_path / "artifact", document=learned, signatures=signatures, search=search)
+    error = refusal(artifact, tmp_path / "site")
+    assert isinstance(error, UnsupportedArtifactError)
+    assert "the search samples" in str(error)
+
+
+def test_other_onnxruntime_is_refused_with_the_command_that_installs_it(tmp_path):
+    runtime = tmp_path / "onnxruntime-web"
+    write = "npm install onnxruntime-web@"
+    with pytest.raises(ValueError, match=f"{write}.*which has no file dist/ort.wasm"):
+        write_site({"old": ARTIFACT}, tmp_path / "site", runtime)
+    (runtime / "dist").mkdir(parents=True)
+    (runtime / "dist" / "ort.wasm.bundle.min.mjs").write_text("changed")
+    with pytest.raises(ValueError, match=f"{write}.*whose dist/ort.wasm.* has sha256"):
+        write_site({"old": ARTIFACT}, tmp_path / "site", runtime)
+    assert not (tmp_path / "site").exists()
+
+
+def test_text_that_is_no_unicode_is_no_example(tmp_path):
+    error = refusal(ARTIFACT, tmp_path / "site", examples=["\ud83d"])
+    assert "Argument `examples`" in str(error)
+
+
+def test_only_a_site_is_replaced(sites, tmp_path):
+    write_site({"old": ARTIFACT}, tmp_path / "site", ONNXRUNTIME_WEB)
+    with pytest.raises(ValueError, match="overwrite"):
+        write_site({"old": ARTIFACT}, tmp_path / "site", ONNXRUNTIME_WEB)
+    write_site({"new": ARTIFACT}, tmp_path / "site", ONNXRUNTIME_WEB, overwrite=True)
+    assert '"name": "new"' in (tmp_path / "site" / "index.html").read_text("utf-8")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("notes")
+    with pytest.raises(ValueError, match="a site"):
+        write_site({"old": ARTIFACT}, tmp_path / "notes", ONNXRUNTIME_WEB, overwrite=True)
