@@ -14,6 +14,8 @@ TEST_READY := $(VENV)/.ready-test
 DOCS_READY := $(VENV)/.ready-docs
 WEB_READY := $(VENV)/.ready-web
 SITE := docs/_build/html
+DATES := docs/_build/dates
+DEMO := docs/_build/extra/demo
 
 # The tools of `make dist` have their own environment, because they have many dependencies.
 DIST_VENV := build/venv
@@ -95,11 +97,22 @@ lint: $(TEST_READY) ## Check style and types with ruff and mypy
 bench: $(TEST_READY) ## Compare speed and memory with the recorded ratios, in under 15 minutes
 	$(BIN)/python benchmarks/bench_ratios.py
 
-docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html and check it
+docs: $(DOCS_READY) $(WEB_READY) $(DATES)/int8 ## Build the documentation site into docs/_build/html and check it
 	rm -rf $(SITE)
+	$(BIN)/keras-bahdanau site dates=$(DATES)/int8 --output $(DEMO) --overwrite \
+		--runtime $(VENV)/node_modules/onnxruntime-web --example "Thursday, 3 March 1994" \
+		--example "le 14 juillet 1989" --example "28 ביוני 2028" --example "1978年10月25日"
 	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q -d docs/_build/doctrees docs $(SITE)
 	$(BIN)/python docs/check_site.py $(SITE)
 	$(BIN)/python docs/check_in_browser.py $(SITE)
+
+# The model of the demo. It is trained once, in about 2 minutes; `make clean` removes it.
+$(DATES)/int8: | $(DOCS_READY)
+	rm -rf $(DATES)
+	KERAS_BACKEND=tensorflow $(BIN)/keras-bahdanau quickstart --output $(DATES)
+	KERAS_BACKEND=tensorflow $(BIN)/keras-bahdanau export $(DATES)/run $@ --precision int8 \
+		--beam-size 3 --max-length 16 --source $(DATES)/data/validation.source \
+		--reference $(DATES)/data/validation.target
 
 notebooks: $(DOCS_READY) ## Run docs/notebooks, whose outputs the next `make docs` shows
 	KERAS_BACKEND=tensorflow $(BIN)/python docs/_extensions/notebook_scripts.py docs/notebooks
@@ -141,9 +154,9 @@ $(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@$(PIP_INSTALL) -e ".[docs]" -c constraints.txt
 	@touch $@
 
-$(WEB_READY): export/keras_bahdanau_runtime/site/writer.py | $(TEST_READY)
-	@npm install --silent --no-save --ignore-scripts --prefix $(VENV) onnxruntime-web@$$($(BIN)/python -c \
-		"from keras_bahdanau_runtime.site.writer import RUNTIME_VERSION; print(RUNTIME_VERSION)")
+$(WEB_READY): export/keras_bahdanau_runtime/site/writer.py | $(BIN)/pip
+	@npm install --silent --no-save --ignore-scripts --prefix $(VENV) \
+		onnxruntime-web@$$(sed -n 's/^RUNTIME_VERSION = "\(.*\)"/\1/p' $<)
 	@touch $@
 
 $(DIST_READY): constraints.txt

@@ -72,6 +72,8 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_static_path = ["_static"]
+# The demo of the start page, which `make docs` writes.
+html_extra_path = [path for path in ["_build/extra"] if (DOCS / path).is_dir()]
 html_css_files = ["site.css"]
 html_favicon = "_static/icon.svg"
 html_math_renderer = "mathml"
