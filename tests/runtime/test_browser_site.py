@@ -13,6 +13,7 @@ from copy_artifact import copy_graph, make, make_with_options
 from pages import FILES, ROOT
 
 from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
+from keras_bahdanau_runtime.search_options import encode_constraints
 from keras_bahdanau_runtime.signature import SAMPLE
 from keras_bahdanau_runtime.site import write_site
 
@@ -147,6 +148,23 @@ def test_settings_of_the_page_are_inputs_of_the_graph(page):
     assert second["score"] == 1000
 
 
+def test_translation_starts_with_its_given_beginning(page, sites):
+    translator = Translator(sites[0] / "options")
+    for prefix in ("b", "bi", None):
+        [expected] = translator.translate(["a man on"], prefixes=[prefix])
+        assert (
+            client_translate(page, "a man on", "options", prefix=prefix)[0]["text"] == expected.text
+        )
+
+
+def test_beginning_above_the_output_limit_is_refused(page):
+    refused = "body => client.translate(body).catch(error => error.message)"
+    body = {"text": "a", "model": "options", "n_best": 1, "alignments": False, "prefix": "x" * 41}
+    assert (
+        page.evaluate(refused, body) == "Its given beginning is longer than a translation may be."
+    )
+
+
 def test_model_can_be_selected(page):
     page.select_option("#model", "options")
     page.fill("#source", "a man")
@@ -191,7 +209,10 @@ def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, nor
             const { source, target } = new Tokenizer(document);
             return texts.map((text) => {
                 const ids = target.encode(text);
-                return [source.encode(text), ids, target.tokens([...ids, 99999])];
+                const prefix = target.encodePrefix(text);
+                prefix.completions.sort(([p, i], [q, j]) => p - q || i - j);
+                const tokens = target.tokens([...ids, 99999]);
+                return [source.encode(text), ids, tokens, prefix.ids, prefix.completions];
             });
         }""",
         [f"{sites[1]}/site/files/{script}", tokenizer._document(), texts],
@@ -200,7 +221,10 @@ def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, nor
     for text in texts:
         ids = tokenizer.encode_target(text)
         tokens = tokenizer.target_decoder().tokens([*ids, 99999])
-        expected.append([tokenizer.encode_source(text), ids, tokens])
+        prefix = encode_constraints(tokenizer, text)
+        completions = sorted(map(list, prefix.completions))
+        encoded = [tokenizer.encode_source(text), ids, tokens]
+        expected.append([*encoded, list(prefix.prefix), completions])
     assert received == expected
 
 

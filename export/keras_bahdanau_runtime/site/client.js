@@ -35,8 +35,7 @@ const client = {
 
   async translate({ model: name, ...body }, signal) {
     const model = SITE.models.find((each) => each.name === name);
-    const { max_tokens } = model;
-    const hypotheses = await call(model, { ...body, max_tokens }, signal);
+    const hypotheses = await call(model, body, signal);
     navigator.serviceWorker?.register("offline.js").catch(() => {}); // without one, the page works online only
     return hypotheses;
   },

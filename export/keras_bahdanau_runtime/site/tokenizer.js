@@ -80,6 +80,24 @@ class Side {
     }
   }
 
+  /**
+   * Returns the ids of the beginning of a text, and pairs of a position and an id that may end it
+   * there, because its bytes start with all the rest; see `encode_constraints` in search_options.py.
+   */
+  encodePrefix(text) {
+    const ids = this.encode(text).slice(0, -1);
+    const completions = new Map(); // a position for each id: the first one
+    let rest = [];
+    for (let position = ids.length - 1; position >= 0 && !(ids[position] in SPECIAL); position--) {
+      rest = [...this.pieces[ids[position]], ...rest];
+      this.pieces.forEach((piece, id) => {
+        const isLonger = !(id in SPECIAL) && id !== ids[position] && piece.length >= rest.length;
+        if (isLonger && rest.every((byte, index) => byte === piece[index])) completions.set(id, position);
+      });
+    }
+    return { ids, completions: Array.from(completions, ([id, position]) => [position, id]) };
+  }
+
   /** Returns the readable piece of each id. A character of several ids is at the last of them. */
   tokens(ids) {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });

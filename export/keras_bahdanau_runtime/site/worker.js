@@ -77,7 +77,7 @@ async function loadRuntime(wasm, isOffline) {
   else ort.env.wasm.wasmBinary = await download(wasm);
 }
 
-async function openModel({ wasm, isOffline, files, dtypes, options }) {
+async function openModel({ wasm, isOffline, files, ...model }) {
   const [, graph, tokenizer] = await Promise.all([openOnce("", () => loadRuntime(wasm, isOffline)), download(files.model), download(files.tokenizer)]);
   let session;
   try {
@@ -85,11 +85,11 @@ async function openModel({ wasm, isOffline, files, dtypes, options }) {
   } catch (error) {
     throw new SiteError("unsupported", error.message);
   }
-  return { session, dtypes, options, tokenizer: new Tokenizer(JSON.parse(new TextDecoder().decode(tokenizer))) };
+  return { ...model, session, tokenizer: new Tokenizer(JSON.parse(new TextDecoder().decode(tokenizer))) };
 }
 
 /** Returns the best hypotheses for a text, best first, like `POST /translate` of the service. */
-async function translate({ session, dtypes, options, tokenizer }, { text, n_best, alignments, max_tokens, ...settings }) {
+async function translate({ session, tokenizer, dtypes, options, max_tokens, max_length, max_length_ratio }, { text, prefix, n_best, alignments, ...settings }) {
   if (!text.isWellFormed()) throw new SiteError("refused", "It contains half of a character.");
   const source = tokenizer.source.encode(text);
   if (source.length > max_tokens) throw new SiteError("too_large");
@@ -97,6 +97,14 @@ async function translate({ session, dtypes, options, tokenizer }, { text, n_best
   for (const [name, dtype] of Object.entries(dtypes)) {
     const value = settings[name] ?? options[name];
     inputs[name] = new ort.Tensor(dtype, dtype === "int32" ? Int32Array.of(value) : Float32Array.of(value), []);
+  }
+  if ("prefix" in options) {
+    const { ids, completions } = prefix ? tokenizer.target.encodePrefix(prefix) : { ids: [], completions: [] };
+    const ratio = Math.fround(max_length_ratio ?? Infinity); // float32 like the graph
+    const limit = Math.min(max_length, Math.max(1, Math.trunc(Math.fround(ratio * source.length))));
+    if (ids.length > limit) throw new SiteError("refused", "Its given beginning is longer than a translation may be.");
+    inputs.prefix = new ort.Tensor("int32", Int32Array.from([...ids, 0]), [1, ids.length + 1]);
+    inputs.completions = new ort.Tensor("int32", Int32Array.from([...completions.flat(), 0, 0]), [1, completions.length + 1, 2]);
   }
   const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : []];
   const outputs = await session.run(inputs, fetched);

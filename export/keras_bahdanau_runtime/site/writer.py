@@ -47,6 +47,7 @@ _FOLDER = Path(__file__).parent
 _INDEX, _OFFLINE, _FILES = "index.html", "offline.js", "files"
 # Options of a search that the page can set.
 _SETTINGS = ("beam_size", "length_penalty")
+_PREFIX = ("prefix", "completions")
 # The page loads nothing of other hosts, and runs no script but its own.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' {hashes}; "
@@ -197,16 +198,26 @@ def _read_model(manifest: Manifest) -> _Model:
             f"{folder}: {MODEL_FILE} has weights in files of their own, because it is too large "
             "for a browser."
         )
-    graph = remove_defaults(graph, _settings(manifest))
+    inputs = [*_settings(manifest), *(_PREFIX if _has_prefix(manifest) else ())]
+    graph = remove_defaults(graph, inputs)
     return _Model(manifest, graph, manifest.read(TOKENIZER_FILE))
+
+
+def _options(manifest: Manifest) -> set[str]:
+    """Return the names of the options of the graph."""
+    signature = manifest.search_signature
+    return {option.name for option in signature.options} if signature else set()
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of the export by name, of the options that the page can set."""
-    signature = manifest.search_signature
-    available = {option.name for option in signature.options} if signature else set()
     settings = {**manifest.search, "beam_size": num_hypotheses(manifest.search)}
-    return {name: settings[name] for name in _SETTINGS if name in available & settings.keys()}
+    names = _options(manifest) & settings.keys()
+    return {name: settings[name] for name in _SETTINGS if name in names}
+
+
+def _has_prefix(manifest: Manifest) -> bool:
+    return _options(manifest).issuperset(_PREFIX)
 
 
 def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) -> dict[str, Any]:
@@ -219,7 +230,9 @@ def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) ->
         "max_tokens": min(max_tokens, manifest.max_source_length or max_tokens),
         "n_best": num_returned(manifest.search),
         "max_beam_size": num_hypotheses(manifest.search),
-        "options": settings,
+        "max_length": int(manifest.search.get("max_length", 100)),
+        "max_length_ratio": manifest.search.get("max_length_ratio"),
+        "options": {**settings, **({"prefix": None} if _has_prefix(manifest) else {})},
         "dtypes": {name: OPTIONS[name].dtype for name in settings},
     }
 
