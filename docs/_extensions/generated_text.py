@@ -41,6 +41,7 @@ NAMESPACES = (
     ),
     "keras_bahdanau_export",
     "keras_bahdanau_runtime",
+    "keras_bahdanau_runtime.site",
 )
 _README = Path(__file__).resolve().parents[2] / "README.md"
 _COMMENT = re.compile(r"^<!-- generate: ([\w. ]+?) -->$", re.M)
