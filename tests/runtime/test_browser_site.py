@@ -294,7 +294,7 @@ def test_graph_that_the_browser_refuses_has_a_message(sites, browser):
     page.context.close()
 
 
-# What is refused before anything is written.
+# Errors before anything is written.
 
 
 def refusal(artifact, path, **settings):
