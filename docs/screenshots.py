@@ -5,12 +5,14 @@ python docs/screenshots.py docs/_build/html build/screenshots [PAGE ...]
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from check_in_browser import DESKTOP, PHONE, missing, open_browser, serve
 
-# The start page, a concept, a page of the reference, an example and a notebook.
+# The start page, its demo, a concept, a page of the reference, an example and a notebook.
 PAGES = (
     "index",
+    "demo/index",
     "concepts/attention",
     "reference/attention",
     "gallery/index",
@@ -38,8 +40,19 @@ def take_screenshots(site: Path, folder: Path, pages: tuple[str, ...] = PAGES) -
             page = browser.new_page(**options)
             for name in pages:
                 page.goto(f"{address}/{name}.html", wait_until="load")
+                _wait_for_demo(page)
                 page.screenshot(path=folder / f"{name.replace('/', '-')}-{view}.png")
             page.close()
+
+
+def _wait_for_demo(page: Any) -> None:
+    """Wait for the translation of the demo, if it is on the page."""
+    frame = page.locator("iframe.demo")
+    if frame.count():
+        frame.content_frame.locator("#source").click()
+        frame.content_frame.locator("#alignment").wait_for()
+    elif page.locator("#alignment").count():
+        page.locator("#alignment").wait_for()
 
 
 if __name__ == "__main__":
