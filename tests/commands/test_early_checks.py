@@ -48,6 +48,8 @@ MISTAKES = [
     ([*DISTILL, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
     ([*DISTILL, "--reference", "short"], "a line for each line of `sources`"),
     ([*DISTILL, "--config", "source.json"], "`source` must be left out for distill"),
+    ([*DISTILL, "--pairs"], "en, line 1: expected 2 columns"),
+    ([*DISTILL[:2], "latin", *DISTILL[3:], "--encoding", "ascii"], "latin, line 2: not ascii"),
     (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
     ([*EXPORT[:2], "artifact"], "`path` must be a new folder, or `overwrite` be True"),
     ([*EXPORT, "--with", "none"], "`run` must be .*'none', which does not exist"),
@@ -64,6 +66,10 @@ MISTAKES = [
     ([*EXPORT, "--config", "export.json"], "export.json: Argument `precision` must be one of"),
     ([*EXPORT, "--import", "no_such"], "`import` must be the name of an importable module"),
     ([*EXPORT, "--source", "en", "--reference", "none"], "'none'"),
+    ([*EXPORT, "--source", "en"], "en, line 1: expected 2 columns .*, or a second file"),
+    ([*EXPORT, "--source", "en", "--on-bad-line", "skip"], r"No pair of sentences in en \(sources"),
+    ([*EXPORT, "--reference", "de"], "`reference`, .* must be passed together with `source`"),
+    ([*EXPORT, "--encoding", "ascii"], "`encoding` .* must be passed together with `source`"),
     ([*EXPORT, "--license", "mit"], "`license` must be used with --model-card. Received: mit"),
     ([*EXPORT, "--model-card", "--license", "My License"], "`license` must be an identifier"),
     ([*EXPORT, "--model-card", "--language", "en"], "`languages` must be the codes"),
@@ -91,12 +97,12 @@ MISTAKES = [
     (["prepare", "--pairs", "-", "-o", "new"], "plain files, which are read twice"),
     (["prepare", "--pairs", "none*.tsv", "-o", "new"], r"'none\*.tsv' must match a file"),
     (["prepare", "en", "de", "--filter", "x", "-o", "new"], "`filter` must be a rule: length"),
-    ([*DISTILL, "--config", "encoding.json"], "`encoding` must be left out for distill"),
     (["quickstart", "-o", "run"], "`output` must be a new folder"),
-    (["score", "artifact", "en", "short"], "the same number of lines. Received: 2 in en, 1 in"),
+    (["score", "artifact", "en", "short"], "short ends after line 1, en goes on"),
     (["score", "artifact", "en", "de"], "has no score.onnx, .*Export it again"),
     (["inspect", "hf://artifact"], "`artifact` must be a folder, hf://USER/NAME or hf://USER/NAM"),
-    (["align", "artifact", "en"], "`inputs` must be two files"),
+    (["score", "artifact", "en"], "en, line 1: expected 2 columns .*, or a second file"),
+    (["align", "artifact", "en"], "en, line 1: expected 2 columns .*, or a second file"),
     (["align", "run", "en", "de"], "is a training run. Export it first: keras-bahdanau export"),
     (["translate", "run", "en"], "is a training run. Export it first: keras-bahdanau export"),
 ]
@@ -114,7 +120,6 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("latin", b"x\n\xff"),
         ("export.json", b'{"precision": "x"}'),
         ("source.json", b'{"source": "en"}'),
-        ("encoding.json", b'{"encoding": "latin-1"}'),
     ):
         (tmp_path / name).write_bytes(data)
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -19,7 +19,12 @@ from keras_bahdanau_export.commands.arguments import (
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
-from keras_bahdanau_export.commands.terminal import console, print_message, text_source
+from keras_bahdanau_export.commands.terminal import (
+    console,
+    pair_sources,
+    print_message,
+    text_source,
+)
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.runs.folder import best_file
@@ -152,8 +157,8 @@ def _read_texts(
     Lines that are blank in one of the texts are dropped from all.
     """
     if len(references) <= 1 and not constraints:  # with more checks of pairs
-        target = text_source(references[0]) if references else None
-        return list(read_parallel(text_source(source), target, text_format)), {}
+        target = references[0] if references else None
+        return list(read_parallel(*pair_sources(source, target), text_format)), {}
     if references:
         encoding = text_format.encoding
         texts = [read_lines(text_source(path), encoding=encoding) for path in (source, *references)]

@@ -47,6 +47,13 @@ def text_source(path: Path) -> Path | BinaryIO:
     return standard_input() if is_dash(path) else path
 
 
+def pair_sources(
+    source: Path, target: Path | None
+) -> tuple[Path | BinaryIO, Path | BinaryIO | None]:
+    """Return the `text_source` of both sides; `None` if the file of the sources has both."""
+    return text_source(source), None if target is None else text_source(target)
+
+
 def standard_input() -> BinaryIO:
     """Return the bytes of standard input.
 

@@ -35,7 +35,6 @@ from keras_bahdanau_runtime.text.corpus import (
     iterate_lines,
     name_of,
     not_utf8,
-    read_lines,
 )
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
@@ -462,6 +461,25 @@ class PairCheck:
         return f"{count:,} of {self._pairs:,} ({count / self._pairs:.1%})"
 
 
+def list_pairs(
+    source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
+) -> list[Pair]:
+    """Return all pairs of `iterate_pairs`, and log the number of bad lines that are skipped.
+
+    Raises:
+        ValueError: There is no line, or as `iterate_pairs`.
+    """
+    pairs = list(iterate_pairs(source, target, text_format))
+    name = name_of(source)
+    if not pairs:
+        raise ValueError(f"{name} is empty: expected pairs of sentences.")
+    skipped = sum(text is None for _, text, _ in pairs)
+    if skipped:
+        name = name if target is None else f"{name} and {name_of(target)}"
+        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(pairs), name)
+    return pairs
+
+
 def read_pairs(
     source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
 ) -> tuple[list[str], list[str]]:
@@ -477,24 +495,9 @@ def read_pairs(
         The source sentences and the target sentences, two lists of the same length.
 
     Raises:
-        ValueError: There is no line, or as `iterate_pairs`.
+        ValueError: As `list_pairs`.
     """
-    if target is not None:
-        sources, targets = (
-            read_lines(side, encoding=text_format.encoding) for side in (source, target)
-        )
-        if len(sources) != len(targets):
-            raise ValueError(
-                "Arguments `source` and `target` must have the same number of lines. Received: "
-                f"{len(sources)} in {name_of(source)}, {len(targets)} in {name_of(target)}"
-            )
-        return sources, targets
-    pairs = list(iterate_pairs(source, None, text_format))
-    if not pairs:
-        raise ValueError(f"{name_of(source)} is empty: expected pairs of sentences.")
-    skipped = sum(text is None for _, text, _ in pairs)
-    if skipped:
-        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(pairs), name_of(source))
+    pairs = list_pairs(source, target, text_format)
     return [text or "" for _, text, _ in pairs], [text or "" for _, _, text in pairs]
 
 
