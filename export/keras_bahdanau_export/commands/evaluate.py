@@ -30,8 +30,7 @@ from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
-from keras_bahdanau_runtime.text.corpus import read_lines
-from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel
+from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
@@ -160,8 +159,7 @@ def _read_texts(
         target = references[0] if references else None
         return list(read_parallel(*pair_sources(source, target), text_format)), {}
     if references:
-        encoding = text_format.encoding
-        texts = [read_lines(text_source(path), encoding=encoding) for path in (source, *references)]
+        texts = [read_side(text_source(path), text_format) for path in (source, *references)]
     else:
         texts = list(read_pairs(text_source(source), None, text_format))
     columns = [*texts, *constraints.values()]

@@ -24,7 +24,7 @@ from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 
-_SKIPPED = "skipped, because the line does not have both sides"
+_SKIPPED = "skipped, because the line does not have both sides or has another encoding"
 
 
 def score(

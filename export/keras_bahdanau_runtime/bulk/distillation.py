@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
-from keras_bahdanau_runtime.text.corpus import UTF_8, iterate_lines
+from keras_bahdanau_runtime.text.corpus import UNDECODABLE, UTF_8, iterate_lines
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, iterate_pairs
 from keras_bahdanau_runtime.text.scores import bleu_metric
 from keras_bahdanau_runtime.translator import Translator
@@ -71,13 +71,12 @@ def check_texts(
                 raise ValueError(
                     f"Argument `{name}` must be files of lines of text. Received: {str(path)!r}"
                 )
-    encoding = text_format.encoding
-    if encoding == UTF_8:  # lines that are not UTF-8 are counted, and left out later
+    if text_format.encoding == UTF_8:  # lines that are not UTF-8 are counted, and left out later
         counts = [Lines(path).count() for path in sources]
     else:
-        counts = [sum(1 for _ in iterate_lines(path, encoding=encoding)) for path in sources]
+        counts = [sum(1 for _ in text_format.lines(path, warn=True)) for path in sources]
     for source, reference, count in zip(sources, references, counts, strict=False):
-        lines = sum(1 for _ in iterate_lines(reference, encoding=encoding))
+        lines = sum(1 for _ in text_format.lines(reference, warn=True))
         if lines != count:
             raise ValueError(
                 "Argument `references` must have a line for each line of `sources`. "
@@ -147,7 +146,7 @@ def distill_texts(
     source_path, target_path = folder / SOURCE_FILE, folder / TARGET_FILE
     texts = sources
     with contextlib.ExitStack() as stack:
-        if pairs or text_format.encoding != UTF_8:
+        if pairs or text_format != UTF_8_TEXT:
             copies = functools.partial(_utf8_copies, folder, text_format)
             texts = stack.enter_context(copies("sources", sources, 1 if pairs else None))
             if has_references:
@@ -198,13 +197,14 @@ def _utf8_copies(
 ) -> Iterator[list[Path]]:
     """Copy files to UTF-8 files with one sentence per line, which are removed after the block.
 
+    A bad line that is skipped gives a blank line, so that rows keep their numbers.
+
     Args:
         folder: Folder of the copies.
         text_format: `TextFormat` of the files.
         name: First part of the names of the copies.
         paths: The files.
-        side: Index in a `Pair` of the side to copy, where a skipped bad line is blank, so that rows
-            keep their numbers; `None` for files with one side.
+        side: Index in a `Pair` of the side to copy; `None` for files with one side.
     """
     copies = [folder / f"{name}-{number}.txt" for number in range(1, len(paths) + 1)]
     try:
@@ -220,7 +220,8 @@ def _utf8_copies(
 
 def _lines(path: Path, text_format: TextFormat, side: int | None) -> Iterator[str]:
     if side is None:
-        yield from iterate_lines(path, warn=False, encoding=text_format.encoding)
+        for line in text_format.lines(path, warn=False):
+            yield "" if UNDECODABLE in line else line
         return
     for pair in iterate_pairs(path, None, text_format, warn=False):
         yield str(pair[side] or "")

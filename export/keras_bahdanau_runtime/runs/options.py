@@ -361,7 +361,8 @@ class TrainingOptions:
     encoding: str = _option("utf-8", "Encoding of the text files.", panel="Data")
     on_bad_line: str = _option(
         "stop",
-        "What to do with a line that does not have both sides: stop or skip.",
+        "What to do with a line that does not have both sides or has another encoding: stop or "
+        "skip.",
         choices=BAD_LINE_ACTIONS,
         panel="Data",
     )
