@@ -1,6 +1,10 @@
 """The report of the command `prepare` about dropped pairs."""
 
+import sys
+
+import pytest
 import typer.testing
+from command import run
 
 from keras_bahdanau_export.commands.app import app
 
@@ -25,3 +29,27 @@ def test_pairs_that_rules_dropped_are_printed(tmp_path):
         "  duplicate           1",
     ]
     assert summary.startswith(f"The corpus is {tmp_path / 'corpus'}: 1 pairs, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(("-", "--pairs"), "a\tx\nb\ty\n"), (("-", "b.de"), "a\nb\n")]
+)
+def test_standard_input_is_prepared_and_its_copy_is_removed(
+    tmp_path, monkeypatch, capsysbinary, arguments, text
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.de").write_text("x\ny\n")
+    (tmp_path / "input").write_text(text)
+
+    def prepare_input(*flags):
+        with (tmp_path / "input").open() as stdin, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            arguments_and_flags = (*arguments, "--output", "new/corpus", *flags)
+            return run(patch, capsysbinary, "prepare", *arguments_and_flags)
+
+    status, _, err = prepare_input("--vocabulary-size", 280)
+    assert status == 0 and "new/corpus: 2 pairs" in err
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["corpus"]
+    status, _, err = prepare_input("--vocabulary-size", 0)
+    assert status != 0 and "`vocabulary_size`" in err
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["corpus"]
