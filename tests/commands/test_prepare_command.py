@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import typer.testing
-from command import run
+from command import process, run
 
 from keras_bahdanau_export.commands.app import app
 
@@ -32,7 +32,8 @@ def test_pairs_that_rules_dropped_are_printed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"), [(("-", "--pairs"), "a\tx\nb\ty\n"), (("-", "b.de"), "a\nb\n")]
+    ("arguments", "text"),
+    [(("-", "--pairs"), "a\tx\nb\ty\n"), (("-", "b.de"), "a\nb\n"), (("b.de", "-"), "a\nb\n")],
 )
 def test_standard_input_is_prepared_and_its_copy_is_removed(
     tmp_path, monkeypatch, capsysbinary, arguments, text
@@ -53,3 +54,10 @@ def test_standard_input_is_prepared_and_its_copy_is_removed(
     status, _, err = prepare_input("--vocabulary-size", 0)
     assert status != 0 and "`vocabulary_size`" in err
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["corpus"]
+
+
+def test_the_number_of_pairs_with_an_empty_side_is_printed(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tx\nb\t \n\ty\nc\tz\n")
+    arguments = "--pairs", tmp_path / "a.tsv", "--output", tmp_path / "corpus"
+    finished = process("prepare", *arguments, "--vocabulary-size", 280)
+    assert "Dropped 2 of 4 pairs: one side is blank." in finished.stderr

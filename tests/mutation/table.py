@@ -706,6 +706,13 @@ MUTATIONS = (
         "runtime/test_parallel.py runtime/test_prepare.py",
     ),
     Mutation(
+        "copy-of-standard-input-is-kept-after-an-error",
+        "export/keras_bahdanau_runtime/files.py",
+        "            yield temporary\n        finally:\n            temporary.unlink(missing_ok=True)\n",
+        "            yield temporary\n        except OSError:\n            temporary.unlink(missing_ok=True)\n",
+        "commands/test_prepare_command.py runtime/test_files.py",
+    ),
+    Mutation(
         "skipped-line-is-a-failure-of-score",
         "export/keras_bahdanau_export/commands/score.py",
         "            elif item is not None:\n",
