@@ -61,3 +61,17 @@ def test_the_number_of_pairs_with_an_empty_side_is_printed(tmp_path):
     arguments = "--pairs", tmp_path / "a.tsv", "--output", tmp_path / "corpus"
     finished = process("prepare", *arguments, "--vocabulary-size", 280)
     assert "Dropped 2 of 4 pairs: one side is blank." in finished.stderr
+
+
+def test_no_normalization_is_the_default(tmp_path, monkeypatch, capsysbinary):
+    (tmp_path / "a.tsv").write_text("a\tx\n")
+    arguments = "--pairs", tmp_path / "a.tsv", "--output", tmp_path / "corpus"
+
+    def prepare_with(*flags):
+        flags = "--vocabulary-size", 280, *flags
+        status, _, err = run(monkeypatch, capsysbinary, "prepare", *arguments, *flags)
+        return status, err
+
+    assert prepare_with()[0] == 0
+    assert prepare_with("--normalization", "none")[0] == 0
+    assert "`normalization` was None, is 'nfc'" in prepare_with("--normalization", "nfc")[1]

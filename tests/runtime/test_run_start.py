@@ -89,6 +89,12 @@ def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, option
         assert not (tmp_path / "run" / "corpus").exists()
 
 
+def test_no_normalization_is_the_default(options):
+    assert options(normalization="none") == options()
+    with pytest.raises(ValueError, match="`normalization` must be one of 'none', 'nfc', 'nfkc'"):
+        options(normalization="NFC")
+
+
 def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
     with pytest.raises(ValueError, match="`normalization` must be left out for a prepared corpus"):
         TrainingOptions(tmp_path, validation_source="a", validation_target="b", normalization="nfc")

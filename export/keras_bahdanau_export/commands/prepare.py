@@ -83,12 +83,12 @@ def prepare(
         ),
     ] = True,
     normalization: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Unicode normalization by the tokenizer: nfc or nfkc; none by default.",
+            help="Unicode normalization by the tokenizer: nfc, nfkc or none.",
             rich_help_panel="Data",
         ),
-    ] = None,
+    ] = "none",
     sample: Annotated[
         int,
         typer.Option(
@@ -152,7 +152,7 @@ def prepare(
                 vocabulary_size=vocabulary_size,
                 joint=joint,
                 sample=sample,
-                normalization=normalization,
+                normalization=None if normalization == "none" else normalization,
                 shard_pairs=shard_pairs,
                 max_length=max_length,
                 too_long=too_long,
