@@ -708,8 +708,8 @@ MUTATIONS = (
     Mutation(
         "copy-of-standard-input-is-kept-after-an-error",
         "export/keras_bahdanau_runtime/files.py",
-        "            yield temporary\n        finally:\n            temporary.unlink(missing_ok=True)\n",
-        "            yield temporary\n        except OSError:\n            temporary.unlink(missing_ok=True)\n",
+        "finally:\n            temporary.unlink(missing_ok=True)",
+        "except OSError:\n            temporary.unlink(missing_ok=True)",
         "commands/test_prepare_command.py runtime/test_files.py",
     ),
     Mutation(
