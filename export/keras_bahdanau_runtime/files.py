@@ -67,16 +67,26 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     _ = path.write_text("hello")
     """
     path = Path(path)
+    with temporary_file(path) as temporary, add_path_to_errors(path):
+        yield temporary
+        fsync(temporary)
+        os.replace(temporary, path)
+        fsync(path.parent)
+
+
+@contextlib.contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """Yield a new empty file in the folder of `path`, with the same suffix.
+
+    It is removed after the block. Those of killed writers of the same path are removed before it,
+    if the system has locks.
+    """
     stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
     for stale in path.parent.glob(f".{stem}.{_RANDOM}.writing{suffix}"):
         _remove_stale(stale, Path.unlink)
-    with _new_locked_path(lambda: _temporary_file(path), Path.touch) as temporary:
+    with _new_locked_path(lambda: _random_name(path), Path.touch) as temporary:
         try:
-            with add_path_to_errors(path):
-                yield temporary
-                fsync(temporary)
-                os.replace(temporary, path)
-                fsync(path.parent)
+            yield temporary
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -247,7 +257,7 @@ def _new_locked_path(name: Callable[[], Path], make: Callable[[Path], None]) -> 
         yield path
 
 
-def _temporary_file(path: Path) -> Path:
+def _random_name(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.writing{path.suffix}")
 
 

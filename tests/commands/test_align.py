@@ -98,6 +98,15 @@ def test_links_pieces(files):
     assert len(pieces) > 2 and pieces == [f"{i}-{i}" for i in range(len(pieces))]
 
 
+def test_a_file_with_both_sides_has_a_line_of_links_for_each_pair(files):
+    artifact, both, _ = files
+    both.write_bytes(b"a man\t\xe9\ta man\nno tab\na boat\t3\ta boat on\n")
+    columns = "--source-column", "1", "--target-column", "3"
+    result = align(artifact, both, *columns, "--encoding", "latin-1", "--on-bad-line", "skip")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "0-0 1-1\n\n0-0 1-1\n"
+
+
 def test_a_line_that_is_too_long_has_no_links(files):
     files[1].write_text("a man on a bike\n" + 20 * "a dog " + "\na boat\n")
     result = align(*files)
@@ -111,6 +120,8 @@ def test_a_line_that_is_too_long_has_no_links(files):
     "arguments, message",
     [
         (["a man on a bike"], "`inputs` must be two files, .*add --draw"),
+        (["a.en", "a.de", "a.fr"], "`inputs` must be two files, .*add --draw"),
+        (["--draw", "a man", "--source-column", "2"], "`source_column`.* left out with --draw"),
         (["a.en", "a.de", "--style", "paper"], "`style` must be used with --draw"),
         (["a.en", "a.de", "--columns", "2"], "`columns` must be used with --draw"),
         (["a.en", "a.de", "--threshold", "0"], "`threshold` must be a number above 0"),

@@ -71,10 +71,33 @@ def test_a_blank_pair_has_an_empty_line_and_is_reported(artifact, write):
     assert str(result.exception) == "Pairs without a score: 1."
 
 
+def test_a_file_with_both_sides_has_a_line_for_each_pair(artifact, write, tmp_path):
+    rows = [f"{target},{source}" for source, target in zip(SOURCES, TARGETS, strict=True)]
+    both = write("a.csv", ["de,en", rows[0], "bad", *rows[1:], ","])
+    columns = "--source-column", "en", "--target-column", "de"
+    result = score(artifact, both, *columns, "--on-bad-line", "skip", "--json")
+    first, bad, *others, blank = map(json.loads, result.stdout.splitlines())
+    expected = [-sum(row) / 8 for row in expected_ids(artifact)]
+    assert [line["total"] for line in (first, *others)] == expected
+    assert bad["total"] is None and bad["error"].startswith("skipped, because")
+    assert blank["total"] is None and "must not be blank" in blank["error"]
+    assert "line 6: " in result.stderr and "line 3: " not in result.stderr
+    assert str(result.exception) == "Pairs without a score: 1."
+
+
+def test_skipped_lines_are_no_failure(artifact, tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"a\nun \xe9t\xe9\ta man\n")
+    options = "--on-bad-line", "skip", "--encoding", "latin-1"
+    result = score(artifact, tmp_path / "a.tsv", *options)
+    assert result.exit_code == 0, result.output
+    blank, second = result.stdout.splitlines()
+    assert blank == "" and float(second) == -sum(expected_ids(artifact)[1]) / 8
+
+
 def test_files_of_different_lengths_are_refused(artifact, write):
     result = score(artifact, write("a.en", SOURCES), write("a.de", TARGETS[:2]))
     assert result.stdout == ""
-    message = r"`source` and `target` must have the same number of lines\. Received: 3 in .*, 2 in"
+    message = "must have the same number of lines. Received: .*a.de ends after line 2, .*a.en goes"
     with pytest.raises(ValueError, match=message):
         raise result.exception
 

@@ -182,6 +182,10 @@ def test_evaluate_with_several_references(evaluate, write):
     assert out == "BLEU 100.00  chrF 100.00  exact 100.0%\n"
     assert "Dropped 1 of 3 lines: one is blank." in err
     assert evaluate(source, first)[0].endswith("exact 50.0%\n")
+    second.write_bytes(second.read_bytes().replace(b"boat", b"\xe9"))
+    out, err = evaluate(source, first, second, "--on-bad-line", "skip")
+    assert out.endswith("exact 100.0%\n")
+    assert "Dropped 2 of 3 lines" in err
 
 
 def test_evaluate_with_a_prefix_for_each_line(evaluate, write):

@@ -8,6 +8,7 @@ from copy_artifact import copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk.distillation import distill_texts
+from keras_bahdanau_runtime.text.parallel import TextFormat
 
 LONG = "a dog on a boat " * 30  # more than the 40 tokens of the artifact
 
@@ -63,6 +64,48 @@ def test_target_is_the_hypothesis_closest_to_the_reference(teacher, tmp_path):
     assert target.read_text().splitlines() == [cut, best, best]
     _, target = choose(folder=tmp_path / "one", n_best=1)
     assert target.read_text().splitlines() == [best, best, best]
+
+
+@pytest.mark.parametrize(("n_best", "first"), [(2, "a café on a"), (None, "a café on a boat")])
+def test_pairs_of_a_file_are_translated_and_chosen_by_its_translations(
+    teacher, tmp_path, caplog, n_best, first
+):
+    both = tmp_path / "a.csv"
+    both.write_text('de,en\na café on a,a café on a boat\nbad\nx,"a\nman"\n', encoding="latin-1")
+    source, target = distill_texts(
+        teacher,
+        [both],
+        tmp_path / "texts",
+        n_best=n_best,
+        text_format=TextFormat("en", "de", "latin-1", "skip"),
+        pairs=True,
+    )
+    assert source.read_text("utf-8") == "a café on a boat\na man\n"
+    assert target.read_text("utf-8").startswith(f"{first}\na ")
+    assert "Left out 1 of 3 rows" in caplog.text
+    names = {path.name for path in source.parent.iterdir()}
+    assert names == {"settings.json", "source.txt", "target.txt"}
+
+
+def test_sources_and_references_may_have_another_encoding(teacher, tmp_path):
+    source, reference = tmp_path / "a", tmp_path / "r"
+    source.write_text("a café on a boat\n", encoding="utf-16")
+    reference.write_text("a café on a\n", encoding="utf-16")
+    texts = TextFormat(encoding="utf-16")
+    arguments = teacher, [source], tmp_path / "texts", [reference]
+    for _ in range(2):  # the second call checks that the texts are those of the first
+        paths = distill_texts(*arguments, text_format=texts)
+        written = [path.read_text("utf-8") for path in paths]
+        assert written == ["a café on a boat\n", "a café on a\n"]
+    source.write_text("a boat\n", encoding="utf-16")
+    with pytest.raises(ValueError, match="`sources` must be the one that"):
+        distill_texts(*arguments, text_format=texts)
+
+
+def test_references_must_be_left_out_for_pairs(teacher, tmp_path):
+    paths = [tmp_path / "a.tsv"]
+    with pytest.raises(ValueError, match="`references` must be left out with `pairs`"):
+        distill_texts(teacher, paths, tmp_path / "texts", paths, pairs=True)
 
 
 def test_interrupted_call_continues_where_it_was(teacher, tmp_path):

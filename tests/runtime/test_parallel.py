@@ -19,6 +19,7 @@ from keras_bahdanau_runtime.text.parallel import (
     iterate_pairs,
     read_pairs,
     read_parallel,
+    read_side,
 )
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
@@ -103,6 +104,7 @@ def test_translation_memories_may_be_compressed(tmp_path):
         ("a.tsv", "a\tb\n\na\tb\tc\n", (), 3, "expected 2 columns .* Received: 3"),
         ("a.tsv", "a\tb\tc\n\na\tb\n", ("1", "3"), 3, "expected 3 columns .* Received: 2"),
         ("a.csv", 'en,de\n"a\nb",c\nx\ny,z\n', ("en", "de"), 4, "expected the 2 columns"),
+        ("a.csv", 'en,de\na,b\n"c "d" e",f\ng,h\n', ("en", "de"), 3, "expected CSV. Received: ','"),
         ("a.jsonl", f"{JSONL}[]\n", (), 3, r"expected a text as 'source'. Received: \[\]"),
         ("a.jsonl", f"{JSONL}{{\n", (), 3, "expected a JSON object. Received: Expecting"),
         ("a.jsonl", f'{JSONL}{{"source": "a"}}', (), 3, r".* 'target'.*keys \['source'\]"),
@@ -139,13 +141,63 @@ def test_skipped_lines_are_counted_and_keep_the_place_of_the_others(tmp_path, ca
 
 
 @pytest.mark.parametrize(
+    ("encoding", "bad"),
+    [
+        ("utf-8", b"\xe9"),
+        ("ascii", b"\xe9"),
+        ("shift_jis", b"\x85\xff"),
+        ("utf-16", b"\xd8\xd8"),
+        ("utf-32-be", b"\0\x11\0\0"),
+    ],
+)
+def test_lines_with_another_encoding_are_skipped(tmp_path, encoding, bad):
+    start, (first, second, separator, end) = (
+        "".encode(encoding),
+        (
+            text.encode(encoding).removeprefix("".encode(encoding))
+            for text in ("a", "b", "\t", "\n")
+        ),
+    )
+    texts = TextFormat(encoding=encoding, **SKIP)
+    expected = [(1, "a", "b"), (2, None, None), (3, None, None), (4, "a", "b"), (5, None, None)]
+
+    def file(name, *lines):
+        (tmp_path / name).write_bytes(start + end.join(lines))
+        return tmp_path / name
+
+    rows = (first, second), (first + bad, second), (first, bad), (first, second), (bad, first)
+    both = file("a.tsv", *(separator.join(row) for row in rows))
+    assert list(iterate_pairs(both, None, texts)) == expected
+    sides = [file(name, *side) for name, side in zip("st", zip(*rows, strict=True), strict=True)]
+    assert list(iterate_pairs(*sides, texts)) == expected
+    assert read_side(sides[0], texts) == ["a", "", "a", "a", ""]
+
+
+def test_rows_of_csv_and_json_with_another_encoding_are_skipped(tmp_path, caplog):
+    texts = TextFormat(**SKIP)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'id,source,target\n1,a,b\n2,"c\n\xe9",d\n\xe9,e,f\n4,g,h\n')
+    skipped = [(3, None, None), (5, None, None)]
+    assert list(iterate_pairs(path, None, texts)) == [(2, "a", "b"), *skipped, (6, "g", "h")]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"source": "a", "target": "\xe9"}\n' + JSONL.encode())
+    assert list(iterate_pairs(path, None, texts)) == [
+        (1, None, None),
+        *((line + 1, *pair) for line, *pair in NUMBERED),
+    ]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
         ("a.csv", "en,de\na,b\n", (), r"must be columns of .*a.csv, one of \['en', 'de'\]"),
         ("a.csv", "en,en\na,b\n", ("en", "en"), "must be columns of"),
         ("a.csv", "", (), r"must be columns of .*, one of \[\]"),
         ("a.csv", 'source,target\na,b\nc,"d\n', (), "a.csv, line 3: expected CSV"),
-        ("a.csv", 'source,target\na,b\n"c"d,e\n', (), "a.csv, line 3: expected CSV"),
+        ("a.csv", 'source,target\na,b\n"c"d,"e\nf"\n', (), "a.csv, line 3: expected CSV"),
+        ("a.csv", 'source,target\na"b,"c\nd,e\n', (), "a.csv, line 2: expected CSV"),
+        ("a.csv", '"source"x,target\na,b\n', (), "a.csv, line 1: expected CSV"),
+        ("a.tsv", "PK\x03\x04", (), "a.tsv: expected text. Received: zip"),
         ("a.tsv", TSV, ("en", "de"), "`source_column` must be a number from 1"),
         ("a.tsv", TSV, ("1", "0"), "`target_column` must be a number from 1"),
         ("a.tmx", TMX, ("en",), "must be language codes for TMX"),
@@ -364,6 +416,7 @@ def test_columns_of_parquet_are_read(tmp_path):
     parquet.write_table(pyarrow.table({"source": raw, "target": raw}), path)
     with pytest.raises(ValueError, match=r"a.parquet, row 2: not UTF-8"):
         list(iterate_pairs(path))
+    assert list(iterate_pairs(path, None, TextFormat(**SKIP))) == [(1, "ok", "ok"), (2, None, None)]
     path.write_bytes(b"text")
     with pytest.raises(ValueError, match=r"a.parquet: expected Parquet"):
         list(iterate_pairs(path))

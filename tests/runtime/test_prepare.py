@@ -180,6 +180,17 @@ def test_nothing_is_filtered_without_a_rule(tmp_path):
         prepare(*files, tmp_path / "empty", **rules)
 
 
+def test_pairs_with_another_encoding_are_skipped_and_counted(tmp_path):
+    (tmp_path / "a").write_bytes(b"a\n\xe9\nc\nd\n")
+    (tmp_path / "b").write_bytes(b"x\ny\n\xe9\nz\n")
+    options = {"text_format": TextFormat(on_bad_line="skip"), **OPTIONS}
+    corpus = PreparedCorpus(
+        prepare([tmp_path / "a"], [tmp_path / "b"], tmp_path / "corpus", **options)
+    )
+    assert sorted(pairs_of(corpus)) == [("a", "x"), ("d", "z")]
+    assert corpus.manifest["bad"] == 2
+
+
 def test_lines_of_alignments_belong_to_dropped_pairs_too(tmp_path):
     tokenizer = Tokenizer.train(["a"], ["a"], 260)
     (tmp_path / "a.tsv").write_text("ab\tab\nbad\n\tb\nb\tc\n")

@@ -39,8 +39,8 @@ def test_texts_are_prepared_as_the_options_say(tmp_path, options):
     assert tokenizer.encode_source("cafe\u0301") == tokenizer.encode_source("caf\u00e9")
 
 
-def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path):
-    for name, text in (("1.tsv", "a\tx\n"), ("2.tsv", "b\ty\n")):
+def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path, caplog):
+    for name, text in (("1.tsv", "a\tx\n"), ("2.tsv", "b\ty\nc\t\n")):
         (tmp_path / name).write_text(text)
     options = TrainingOptions(
         tmp_path / "[12].tsv",
@@ -51,6 +51,7 @@ def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path):
     with start_run(options, run, resume=False, rank=0) as held_out:
         assert held_out == [(["a"], ["x"]), (["b"], ["y"])]
     assert PreparedCorpus(run / "corpus").pairs == 2
+    assert "Dropped 1 of 3 pairs: one side is blank." in caplog.text
     (run / "options.json").write_text(json.dumps(options.to_dict()))
     (run / "texts.json").write_text(json.dumps(text_hashes(options)))
     assert TrainingOptions.from_file(run / "options.json") == options
@@ -86,6 +87,12 @@ def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, option
     with start_run(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as held_out:
         assert len(held_out) == 1
         assert not (tmp_path / "run" / "corpus").exists()
+
+
+def test_no_normalization_is_the_default(options):
+    assert options(normalization="none") == options()
+    with pytest.raises(ValueError, match="`normalization` must be one of 'none', 'nfc', 'nfkc'"):
+        options(normalization="NFC")
 
 
 def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):

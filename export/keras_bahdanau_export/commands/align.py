@@ -5,14 +5,23 @@ from typing import Annotated
 
 import typer
 
-from keras_bahdanau_export.commands.arguments import Artifact, BatchSize, BatchTokens
+from keras_bahdanau_export.commands.arguments import (
+    Artifact,
+    BatchSize,
+    BatchTokens,
+    Encoding,
+    OnBadLine,
+    SourceColumn,
+    TargetColumn,
+)
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.pairs import Megabytes, Timeout, open_output, score_pairs
-from keras_bahdanau_export.commands.terminal import print_message
+from keras_bahdanau_export.commands.terminal import is_dash, print_message
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -24,8 +33,9 @@ def align(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Two files: source sentences, and their translations line by line; plain or .gz. "
-            "With --draw: sentences, each in quotes, which are translated and drawn side by side."
+            help="Source sentences and their translations line by line, two files; or a file with "
+            "both sides. Plain or compressed; - is standard input. With --draw: sentences, each in "
+            "quotes, which are translated and drawn side by side."
         ),
     ],
     output: Annotated[
@@ -65,12 +75,17 @@ def align(
     batch_tokens: BatchTokens = BATCH_TOKENS,
     timeout: Timeout = None,
     megabytes: Megabytes = None,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
 ) -> None:
     """Align the words of given translations, and write the links in Pharaoh format.
 
     A line such as 0-0 1-2 links the first word of the source to the first of the translation, and
-    the second to the third. Words are separated by spaces. A pair with a blank or too long line
-    gives an empty line. It is reported on standard error, and the exit status is then 1.
+    the second to the third. Words are separated by spaces. There is a line for each pair, in their
+    order. A pair with a blank or too long side gives an empty line. It is reported on standard
+    error, and the exit status is then 1. A line that --on-bad-line skips gives an empty line, too.
 
     With --draw, sentences are translated and their attention weights drawn. An .html file is one
     self-contained page: pointing at a word highlights the source words that it was translated from.
@@ -80,11 +95,17 @@ def align(
         keras-bahdanau align artifact test.en test.de --output links.txt
     """
     limits = {"timeout": timeout, "megabytes": megabytes}
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     if draw:
         if threshold is not None:
             raise ValueError(
                 "Argument `threshold` must be left out with --draw, which draws all weights. "
                 f"Received: {threshold}"
+            )
+        if text_format != TextFormat():
+            raise ValueError(
+                "Arguments `source_column`, `target_column`, `encoding` and `on_bad_line` must be "
+                f"left out with --draw, which reads no file. Received: {text_format}"
             )
         style, columns = style or "light", 4 if columns is None else columns
         _draw(artifact, inputs, output or _PICTURE, pieces, style, columns, **limits)
@@ -92,17 +113,22 @@ def align(
     for name, value in {"style": style, "columns": columns}.items():
         if value is not None:
             raise ValueError(f"Argument `{name}` must be used with --draw. Received: {value}")
-    if len(inputs) != 2:
+    source, target = Path(inputs[0]), Path(inputs[1]) if len(inputs) > 1 else None
+    is_sentence = target is None and not (is_dash(source) or source.exists())
+    if len(inputs) > 2 or is_sentence:
         raise ValueError(
-            "Argument `inputs` must be two files, of source sentences and of their translations; "
-            f"add --draw to translate and draw sentences. Received: {len(inputs)} arguments"
+            "Argument `inputs` must be two files, of source sentences and of their translations, "
+            "or a file with both sides; add --draw to translate and draw sentences. "
+            f"Received: {inputs}"
         )
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     if threshold is not None:
         check_range("threshold", threshold, float, 0, 1, open_low=True)
     scores = score_pairs(
         artifact,
-        *map(Path, inputs),
+        source,
+        target,
+        text_format,
         alignments=True,
         batch_size=batch_size,
         batch_tokens=batch_tokens,
@@ -112,11 +138,11 @@ def align(
     with open_output(output) as file:
         for score in scores:
             links = []
-            if score.alignment is None:
-                failures += 1
-            else:
+            if score is not None and score.alignment is not None:
                 tokens = score.source_tokens, score.tokens
                 links = text_links(score.alignment, *tokens, threshold, pieces)
+            elif score is not None:
+                failures += 1
             file.write(f"{to_pharaoh(links)}\n".encode())
     if failures:
         raise ArtifactError(f"Pairs without an alignment: {failures}.")

@@ -53,7 +53,8 @@ Encoding = Annotated[str, typer.Option(help="Encoding of the text files.", rich_
 OnBadLine = Annotated[
     str,
     typer.Option(
-        help="What to do with a line that does not have both sides: stop or skip.",
+        help="What to do with a line that does not have both sides or has another encoding: stop "
+        "or skip.",
         rich_help_panel="Data",
     ),
 ]

@@ -27,7 +27,7 @@ from keras_bahdanau_runtime.runs.start import check_run_folder, launched_rank
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translator import Translator
 
-_EXCLUDED = "source", "target", "encoding"  # of the distilled texts
+_EXCLUDED = "source", "target"  # the distilled texts
 
 
 @with_flags_of(TrainingOptions, exclude=_EXCLUDED)
@@ -39,8 +39,23 @@ def distill(
             help="Folder of the teacher's artifact (from export), or hf://USER/NAME[@REVISION]."
         ),
     ],
-    sources: Annotated[list[Path], typer.Argument(help="Files of source sentences, plain or .gz.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of source sentences, or, with --pairs, files with both sides; plain or "
+            "compressed."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the student's run.")],
+    pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx. "
+            "Its translations are used only with --n-best.",
+            rich_help_panel="Data",
+        ),
+    ] = False,
     reference: Annotated[
         list[Path] | None,
         typer.Option(
@@ -52,7 +67,8 @@ def distill(
     n_best: Annotated[
         int | None,
         typer.Option(
-            help="With --reference: translations to choose from; the teacher's beam by default.",
+            help="With --reference: translations to choose from; the teacher's beam by default. "
+            "With --pairs: use the translations in the files as references, too.",
             rich_help_panel="Data",
         ),
     ] = None,
@@ -88,7 +104,7 @@ def distill(
         )
     check_keras()
     references = reference or []
-    check_texts(sources, references, n_best)
+    check_texts(sources, references, n_best, options.text_format, pairs)
     if folder.exists() and not resume:
         raise ValueError(
             "Argument `output` must be a new folder, or `resume` be True to continue its run. "
@@ -106,7 +122,11 @@ def distill(
                 n_best,
                 options.tokenize,
                 progress=progress,
-                on_failed=lambda path, row, reason: print_message(f"{path}, line {row}: {reason}"),
+                on_failed=lambda path, row, reason: print_message(
+                    f"{path}, {'pair' if pairs else 'line'} {row}: {reason}"
+                ),
+                text_format=options.text_format,
+                pairs=pairs,
             )
     except KeyboardInterrupt:
         print_message(f"Interrupted. Run the same command with --resume to continue in {output}.")

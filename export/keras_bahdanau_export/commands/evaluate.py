@@ -19,14 +19,18 @@ from keras_bahdanau_export.commands.arguments import (
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
-from keras_bahdanau_export.commands.terminal import console, print_message, text_source
+from keras_bahdanau_export.commands.terminal import (
+    console,
+    pair_sources,
+    print_message,
+    text_source,
+)
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
-from keras_bahdanau_runtime.text.corpus import read_lines
-from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel
+from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
@@ -152,11 +156,10 @@ def _read_texts(
     Lines that are blank in one of the texts are dropped from all.
     """
     if len(references) <= 1 and not constraints:  # with more checks of pairs
-        target = text_source(references[0]) if references else None
-        return list(read_parallel(text_source(source), target, text_format)), {}
+        target = references[0] if references else None
+        return list(read_parallel(*pair_sources(source, target), text_format)), {}
     if references:
-        encoding = text_format.encoding
-        texts = [read_lines(text_source(path), encoding=encoding) for path in (source, *references)]
+        texts = [read_side(text_source(path), text_format) for path in (source, *references)]
     else:
         texts = list(read_pairs(text_source(source), None, text_format))
     columns = [*texts, *constraints.values()]

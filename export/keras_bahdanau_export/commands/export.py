@@ -13,7 +13,11 @@ import typer
 
 from keras_bahdanau_export.commands.arguments import (
     Config,
+    Encoding,
+    OnBadLine,
     Run,
+    SourceColumn,
+    TargetColumn,
     check_beam,
     check_file,
     check_installed,
@@ -22,7 +26,7 @@ from keras_bahdanau_export.commands.arguments import (
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
-from keras_bahdanau_export.commands.terminal import print_message, text_source
+from keras_bahdanau_export.commands.terminal import pair_sources, print_message
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.triton.repository import triton_repository
@@ -83,13 +87,22 @@ def export(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Source sentences to measure on, not from a test set; - is standard input.",
+            help="Source sentences to measure on, or a file with both sides, not from a test set; "
+            "- is standard input.",
             rich_help_panel="Validation",
         ),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Their translations.", rich_help_panel="Validation")
+        Path | None,
+        typer.Option(
+            help="Their translations; none if the source has both sides.",
+            rich_help_panel="Validation",
+        ),
     ] = None,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
     shortlist: Annotated[
         Path | None,
         typer.Option(
@@ -144,11 +157,13 @@ def export(
         keras-bahdanau export run artifact --precision int8 --source dev.en \
             --reference dev.de
     """
-    from keras_bahdanau_runtime.text.parallel import read_parallel
+    from keras_bahdanau_runtime.text.parallel import TextFormat, read_parallel
 
-    if (source is None) != (reference is None):
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
+    if source is None and (reference is not None or text_format != TextFormat()):
         raise ValueError(
-            "Arguments `source` and `reference` must be passed together. Received: one of them"
+            "Arguments `reference`, `source_column`, `target_column`, `encoding` and `on_bad_line` "
+            "must be passed together with `source`. Received: one of them without `source`"
         )
     penalties = length_penalty or [1.0]
     if len(penalties) > 1 and source is None:
@@ -187,7 +202,7 @@ def export(
         check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
     texts, references = [], []
     if source is not None:
-        texts, references = read_parallel(text_source(source), text_source(reference))
+        texts, references = read_parallel(*pair_sources(source, reference), text_format)
     with destination as artifact:
         import_keras()
         from keras_bahdanau import BeamSearch

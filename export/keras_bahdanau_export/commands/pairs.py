@@ -1,4 +1,4 @@
-"""Scores of the pairs of two files, for the commands `score` and `align`."""
+"""Scores of pairs of sentences, for the commands `score` and `align`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.terminal import (
     console,
     is_dash,
+    pair_sources,
     print_message,
     standard_stream,
-    text_source,
 )
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.text.corpus import read_lines
+from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
 from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
 
 Timeout = Annotated[
@@ -37,20 +37,22 @@ Megabytes = Annotated[
 def score_pairs(
     artifact: str,
     source: Path,
-    target: Path,
+    target: Path | None,
+    text_format: TextFormat,
     *,
     alignments: bool,
     batch_size: int,
     batch_tokens: int,
     timeout: float | None,
     megabytes: float | None,
-) -> Iterator[TargetScore]:
-    """Score the lines of two files in order, and print the errors of pairs to standard error.
+) -> Iterator[TargetScore | None]:
+    """Score pairs of sentences in order, and print the errors of pairs to standard error.
 
     Args:
         artifact: Folder of the artifact, or its address on the Hub.
-        source: File of source sentences; `-` is standard input.
-        target: File with the target of each; `-` is standard input.
+        source: File of source sentences, or of both sides; `-` is standard input.
+        target: File with the target of each, or `None`; `-` is standard input.
+        text_format: `TextFormat` of the files.
         alignments: As for `Translator.score`, like the other arguments.
         batch_size: See `alignments`.
         batch_tokens: See `alignments`.
@@ -58,17 +60,12 @@ def score_pairs(
         megabytes: See `alignments`.
 
     Yields:
-        A `TargetScore` for each pair.
+        A `TargetScore` for each pair; `None` for a bad line that is skipped.
 
     Raises:
-        ValueError: The files have different numbers of lines, or as `read_lines`.
+        ValueError: As `list_pairs`.
     """
-    sources, targets = read_lines(text_source(source)), read_lines(text_source(target))
-    if len(sources) != len(targets):
-        raise ValueError(
-            "Arguments `source` and `target` must have the same number of lines. "
-            f"Received: {len(sources)} in {source}, {len(targets)} in {target}"
-        )
+    pairs = list_pairs(*pair_sources(source, target), text_format)
     translator = Translator(
         artifact_folder(artifact),
         timeout=timeout,
@@ -84,21 +81,21 @@ def score_pairs(
         disable=not console.is_terminal,
     )
     with bar as progress:
-        task = progress.add_task("scoring", total=len(sources))
-        for start in range(0, len(sources), WINDOW_SIZE):
-            window = slice(start, start + WINDOW_SIZE)
+        task = progress.add_task("scoring", total=len(pairs))
+        for start in range(0, len(pairs), WINDOW_SIZE):
+            window = pairs[start : start + WINDOW_SIZE]
             scores = translator.score(
-                sources[window],
-                targets[window],
+                [text or "" for _, text, _ in window],
+                [text or "" for _, _, text in window],
                 batch_size,
                 batch_tokens,
                 alignments=alignments,
                 on_error="keep",
             )
-            for number, score in enumerate(scores, start=start + 1):
-                if score.error is not None:
+            for (number, text, _), score in zip(window, scores, strict=True):
+                if text is not None and score.error is not None:
                     print_message(f"line {number}: {score.error}")
-                yield score
+                yield None if text is None else score
             progress.advance(task, len(scores))
 
 

@@ -12,7 +12,7 @@ from keras_bahdanau_export.commands.arguments import (
     SourceColumn,
     TargetColumn,
 )
-from keras_bahdanau_export.commands.terminal import console, print_message
+from keras_bahdanau_export.commands.terminal import console, copied_standard_input, print_message
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
 from keras_bahdanau_runtime.text.parallel import TextFormat
@@ -25,7 +25,7 @@ def prepare(
         typer.Argument(
             help="Files of source sentences, then as many files of translations; or, with --pairs, "
             "files with both sides. Plain, .gz, .bz2, .xz or .zst; a quoted pattern such as "
-            "'part*.tsv' selects all matching files."
+            "'part*.tsv' selects all matching files, and - is standard input."
         ),
     ],
     output: Annotated[
@@ -83,12 +83,12 @@ def prepare(
         ),
     ] = True,
     normalization: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Unicode normalization by the tokenizer: nfc or nfkc; none by default.",
+            help="Unicode normalization by the tokenizer: nfc, nfkc or none.",
             rich_help_panel="Data",
         ),
-    ] = None,
+    ] = "none",
     sample: Annotated[
         int,
         typer.Option(
@@ -137,21 +137,22 @@ def prepare(
             f"with both sides and --pairs. Received: {len(texts)} files"
         )
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with (
+        copied_standard_input("texts", texts, output) as files,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task("reading", total=None)
         try:
             prepare_corpus(
-                texts if pairs else texts[:half],
-                None if pairs else texts[half:],
+                files if pairs else files[:half],
+                None if pairs else files[half:],
                 output,
                 None if tokenizer in KINDS else Tokenizer.load(tokenizer),
                 alignments,
                 vocabulary_size=vocabulary_size,
                 joint=joint,
                 sample=sample,
-                normalization=normalization,
+                normalization=None if normalization == "none" else normalization,
                 shard_pairs=shard_pairs,
                 max_length=max_length,
                 too_long=too_long,

@@ -15,7 +15,7 @@ from keras_bahdanau_export.commands.arguments import (
     TargetColumn,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
-from keras_bahdanau_export.commands.terminal import console, print_message, text_source
+from keras_bahdanau_export.commands.terminal import console, pair_sources, print_message
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.runs.folder import best_file
@@ -65,9 +65,7 @@ def shortlist(
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    texts = read_parallel(
-        text_source(source), None if target is None else text_source(target), text_format
-    )
+    texts = read_parallel(*pair_sources(source, target), text_format)
     links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
         raise ValueError(

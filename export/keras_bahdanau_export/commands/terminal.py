@@ -1,13 +1,18 @@
 """Standard streams of the commands: messages go to standard error, results to standard output."""
 
+import contextlib
 import logging
+import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.text import Text
 
+from keras_bahdanau_runtime.files import add_path_to_errors, temporary_file
 from keras_bahdanau_runtime.service.logs import escape_unprintable
 
 console = Console(stderr=True)
@@ -45,6 +50,44 @@ def is_dash(path: Path | None) -> bool:
 def text_source(path: Path) -> Path | BinaryIO:
     """Return standard input for the path `-`, else the path."""
     return standard_input() if is_dash(path) else path
+
+
+def pair_sources(
+    source: Path, target: Path | None
+) -> tuple[Path | BinaryIO, Path | BinaryIO | None]:
+    """Return the `text_source` of both sides; `None` if the file of the sources has both."""
+    return text_source(source), None if target is None else text_source(target)
+
+
+@contextlib.contextmanager
+def copied_standard_input(name: str, paths: list[Path], output: Path) -> Iterator[list[Path]]:
+    """Yield paths with a copy of standard input instead of `-`, for files that are read twice.
+
+    The copy is next to the output. It is removed after the block.
+
+    Args:
+        name: Name of the argument, for messages.
+        paths: The paths.
+        output: File or folder that the command writes.
+
+    Raises:
+        ValueError: There are several `-`.
+        OSError: The disk is full.
+    """
+    count = sum(map(is_dash, paths))
+    if not count:
+        yield paths
+        return
+    if count > 1:
+        raise ValueError(
+            f"Argument `{name}` must contain - for standard input at most once. Received: {count}"
+        )
+    output = Path(os.path.abspath(output))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_file(output.with_name(f"{output.name}.standard-input")) as copy:
+        with add_path_to_errors(copy), copy.open("wb") as file:
+            shutil.copyfileobj(standard_input(), file)
+        yield [copy if is_dash(path) else path for path in paths]
 
 
 def standard_input() -> BinaryIO:

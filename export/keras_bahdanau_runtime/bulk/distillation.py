@@ -5,6 +5,7 @@ student learns the teacher's translations instead of human ones. They are more r
 model with greedy search comes close to the teacher with its beam.
 """
 
+import contextlib
 import functools
 import json
 import logging
@@ -17,7 +18,8 @@ from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
-from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.text.corpus import UNDECODABLE, UTF_8, iterate_lines
+from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, iterate_pairs
 from keras_bahdanau_runtime.text.scores import bleu_metric
 from keras_bahdanau_runtime.translator import Translator
 
@@ -28,12 +30,16 @@ _SETTINGS_FILE = "settings.json"
 
 
 def check_texts(
-    sources: Sequence[Path], references: Sequence[Path] = (), n_best: int | None = None
+    sources: Sequence[Path],
+    references: Sequence[Path] = (),
+    n_best: int | None = None,
+    text_format: TextFormat = UTF_8_TEXT,
+    pairs: bool = False,
 ) -> list[int]:
     """Check the arguments of `distill_texts` without a teacher.
 
     Returns:
-        The number of lines of each source.
+        The number of lines, or of pairs, of each source.
 
     Raises:
         ValueError, OSError: As `distill_texts`.
@@ -47,20 +53,30 @@ def check_texts(
         )
     if n_best is not None:
         check_positive(n_best=n_best)
-        if not references:
+        if not references and not pairs:
             raise ValueError(
                 "Argument `n_best` must be used with `references`, which select one of the "
                 f"translations. Received: {n_best} without references"
             )
+    if pairs:
+        if references:
+            raise ValueError(
+                "Argument `references` must be left out with `pairs`, whose files have both sides. "
+                f"Received: {[str(path) for path in references]}"
+            )
+        return [sum(1 for _ in iterate_pairs(path, None, text_format)) for path in sources]
     for name, paths in (("sources", sources), ("references", references)):
         for path in paths:
             if not is_text(path):
                 raise ValueError(
                     f"Argument `{name}` must be files of lines of text. Received: {str(path)!r}"
                 )
-    counts = [Lines(path).count() for path in sources]
+    if text_format.encoding == UTF_8:  # lines that are not UTF-8 are counted, and left out later
+        counts = [Lines(path).count() for path in sources]
+    else:
+        counts = [sum(1 for _ in text_format.lines(path, warn=True)) for path in sources]
     for source, reference, count in zip(sources, references, counts, strict=False):
-        lines = sum(1 for _ in iterate_lines(reference))
+        lines = sum(1 for _ in text_format.lines(reference, warn=True))
         if lines != count:
             raise ValueError(
                 "Argument `references` must have a line for each line of `sources`. "
@@ -78,6 +94,8 @@ def distill_texts(
     tokenize: str = "13a",
     progress: Progress | None = None,
     on_failed: Callable[[Path, int, str], object] | None = None,
+    text_format: TextFormat = UTF_8_TEXT,
+    pairs: bool = False,
 ) -> tuple[Path, Path]:
     """Write sources and their translations by a teacher to two parallel files.
 
@@ -86,25 +104,29 @@ def distill_texts(
 
     Args:
         translator: `Translator`, the teacher. Its default search is used.
-        sources: Text files, one sentence per line, plain or .gz.
+        sources: Text files, one sentence per line, plain or compressed. Files with both sides if
+            `pairs` is True.
         folder: Folder to write to; created with its parents.
         references: Human translations of each source file, line by line. The written translation
             is then the one of the teacher's `n_best` that is closest to the reference, by sentence
             BLEU (section 3.3 of the paper).
         n_best: int. Number of translations to choose from; the beam of the teacher if `None`. Only
-            with `references`.
+            with `references` or `pairs`.
         tokenize: BLEU tokenizer; see `corpus_scores`.
         progress: Called with the number of finished rows and of all rows of all files.
         on_failed: Called with the file, the number (from 1) of a row without a translation, and the
             reason.
+        text_format: `TextFormat` of the files. The written files are UTF-8.
+        pairs: Whether the sources are files with both sides, as for `iterate_pairs`. Their
+            translations are the references if `n_best` is an int, and are not used if it is `None`.
 
     Returns:
         The paths of the sources and of the translations.
 
     Raises:
         ValueError: There is no source, a file does not contain lines of text, the numbers of files
-            or lines differ, `n_best` is given without `references`, the folder contains the files
-            of other arguments, or no row can be translated.
+            or lines differ, `n_best` is given without references, the folder contains the files of
+            other arguments, no row can be translated, or as `iterate_pairs`.
         OSError: A file is missing, or the disk is full.
         MissingDependencyError: There are references, and sacrebleu is not installed.
 
@@ -114,40 +136,50 @@ def distill_texts(
     source, target = distill_texts(Translator("teacher"), [Path("train.en")], Path("distilled"))
     ```
     """
-    counts = check_texts(sources, references, n_best)
-    bleu = bleu_metric(tokenize, is_for_sentences=True) if references else None
+    counts = check_texts(sources, references, n_best, text_format, pairs)
+    has_references = bool(references) or (pairs and n_best is not None)
+    bleu = bleu_metric(tokenize, is_for_sentences=True) if has_references else None
     if references:
         search = translator.manifest.search
         n_best = n_best or search.get("n_best") or search.get("size") or 1
     folder.mkdir(parents=True, exist_ok=True)
-    _check_settings(
-        folder / _SETTINGS_FILE,
-        {
-            "teacher": fingerprint(translator.manifest),
-            "sources": [file_sha256(path) for path in sources],
-            "references": [file_sha256(path) for path in references],
-            "n_best": n_best,
-            "tokenize": tokenize if references else None,
-        },
-    )
     source_path, target_path = folder / SOURCE_FILE, folder / TARGET_FILE
-    if source_path.exists() and target_path.exists():
-        return source_path, target_path
-    outputs = [folder / f"translations-{number}.txt" for number in range(1, len(sources) + 1)]
-    finished = 0
-    for source, output, count in zip(sources, outputs, counts, strict=True):
-        if not output.exists():
-            translate_file(
-                translator,
-                source,
-                output,
-                resume=True,
-                output_format=PLAIN if n_best is None else OutputFormat(n_best, as_json=True),
-                on_failed=None if on_failed is None else functools.partial(on_failed, source),
-                progress=_shifted(progress, finished, sum(counts)),
-            )
-        finished += count
-    written = _write_pairs(_pairs(sources, outputs, references, bleu), source_path, target_path)
+    texts = sources
+    with contextlib.ExitStack() as stack:
+        if pairs or text_format != UTF_8_TEXT:
+            copies = functools.partial(_utf8_copies, folder, text_format)
+            texts = stack.enter_context(copies("sources", sources, 1 if pairs else None))
+            if has_references:
+                files, side = (sources, 2) if pairs else (references, None)
+                references = stack.enter_context(copies("references", files, side))
+        _check_settings(
+            folder / _SETTINGS_FILE,
+            {
+                "teacher": fingerprint(translator.manifest),
+                "sources": [file_sha256(path) for path in texts],
+                "references": [file_sha256(path) for path in references],
+                "n_best": n_best,
+                "tokenize": tokenize if has_references else None,
+            },
+        )
+        if source_path.exists() and target_path.exists():
+            return source_path, target_path
+        outputs = [folder / f"translations-{number}.txt" for number in range(1, len(sources) + 1)]
+        finished = 0
+        for source, text, output, count in zip(sources, texts, outputs, counts, strict=True):
+            if not output.exists():
+                translate_file(
+                    translator,
+                    text,
+                    output,
+                    resume=True,
+                    output_format=PLAIN if n_best is None else OutputFormat(n_best, as_json=True),
+                    on_failed=None if on_failed is None else functools.partial(on_failed, source),
+                    progress=_shifted(progress, finished, sum(counts)),
+                )
+            finished += count
+        rows = _pairs(texts, outputs, references, bleu)
+        written = _write_pairs(rows, source_path, target_path)
     for output in outputs:
         output.unlink()
     if written < sum(counts):
@@ -157,6 +189,42 @@ def distill_texts(
             sum(counts),
         )
     return source_path, target_path
+
+
+@contextlib.contextmanager
+def _utf8_copies(
+    folder: Path, text_format: TextFormat, name: str, paths: Sequence[Path], side: int | None
+) -> Iterator[list[Path]]:
+    """Copy files to UTF-8 files with one sentence per line, which are removed after the block.
+
+    A bad line that is skipped gives a blank line, so that rows keep their numbers.
+
+    Args:
+        folder: Folder of the copies.
+        text_format: `TextFormat` of the files.
+        name: First part of the names of the copies.
+        paths: The files.
+        side: Index in a `Pair` of the side to copy; `None` for files with one side.
+    """
+    copies = [folder / f"{name}-{number}.txt" for number in range(1, len(paths) + 1)]
+    try:
+        for path, copy in zip(paths, copies, strict=True):
+            with copy.open("w", encoding="utf-8", newline="\n") as file:
+                for line in _lines(path, text_format, side):
+                    file.write(line + "\n")
+        yield copies
+    finally:
+        for copy in copies:
+            copy.unlink(missing_ok=True)
+
+
+def _lines(path: Path, text_format: TextFormat, side: int | None) -> Iterator[str]:
+    if side is None:
+        for line in text_format.lines(path, warn=False):
+            yield "" if UNDECODABLE in line else line
+        return
+    for pair in iterate_pairs(path, None, text_format, warn=False):
+        yield str(pair[side] or "")
 
 
 def _check_settings(path: Path, settings: dict[str, Any]) -> None:

@@ -393,7 +393,7 @@ class _Job:
         )
         for count, message in (
             (plan.blank, "Dropped %d of %d pairs: one side is blank."),
-            (plan.bad, "Dropped %d of %d pairs: the line does not have both sides."),
+            (plan.bad, "Dropped %d of %d pairs: the line lacks a side or has another encoding."),
             (dropped, "Dropped %d of %d pairs: one side is longer than max_length."),
             (cut, "Cut %d of %d pairs: one side is longer than max_length."),
         ):

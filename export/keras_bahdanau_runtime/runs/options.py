@@ -173,8 +173,8 @@ class TrainingOptions:
     )
     normalization: str | None = _option(
         None,
-        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none if absent.",
-        choices=NORMALIZATIONS,
+        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none by default.",
+        choices=("none", *NORMALIZATIONS),
         panel="Data",
     )
     units: int | None = _model_option(
@@ -361,7 +361,8 @@ class TrainingOptions:
     encoding: str = _option("utf-8", "Encoding of the text files.", panel="Data")
     on_bad_line: str = _option(
         "stop",
-        "What to do with a line that does not have both sides: stop or skip.",
+        "What to do with a line that does not have both sides or has another encoding: stop or "
+        "skip.",
         choices=BAD_LINE_ACTIONS,
         panel="Data",
     )
@@ -397,6 +398,8 @@ class TrainingOptions:
             if value is None and self.init is None:
                 value = option.metadata.get("model_default")
             object.__setattr__(self, option.name, _validated(option, value))
+        if self.normalization == "none":
+            object.__setattr__(self, "normalization", None)
         _ = self.text_format  # raises the errors of its values
         targets = self.validation_target
         if targets is not None and len(self.validation_source) != len(targets):

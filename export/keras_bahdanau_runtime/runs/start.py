@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from keras_bahdanau_runtime.runs.folder import (
 )
 from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
 from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
@@ -212,6 +214,9 @@ def prepare_texts(
         tokenizer: That of `init` or a file; `None` to read it.
     """
     if not options.is_prepared:
+        text_format = options.text_format
+        if options.source.parent == output / DISTILLED_FOLDER:  # texts that `distill` wrote
+            text_format = replace(text_format, encoding=UTF_8)
         prepare(
             [options.source],
             None if options.target is None else [options.target],
@@ -221,7 +226,7 @@ def prepare_texts(
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
-            text_format=options.text_format,
+            text_format=text_format,
             kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 

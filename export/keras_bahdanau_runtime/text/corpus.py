@@ -18,6 +18,18 @@ Source = str | os.PathLike[str] | BinaryIO
 
 UTF_8 = "utf-8"
 
+UNDECODABLE = "\udcff"  # a lone surrogate, which no valid text contains
+MARK_ERRORS = "keras_bahdanau.mark"  # name of an error handler of `bytes.decode`
+
+
+def _mark_error(error: UnicodeError) -> tuple[str, int]:
+    """Replace bytes of another encoding by `UNDECODABLE`."""
+    assert isinstance(error, UnicodeDecodeError)
+    return UNDECODABLE, error.end
+
+
+codecs.register_error(MARK_ERRORS, _mark_error)
+
 # First bytes of compressed files and of UTF-16, which no UTF-8 text has.
 _SIGNATURES = {
     rb"\x1f\x8b": "gzip",
@@ -30,13 +42,16 @@ _SIGNATURES = {
 _SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
 
 
-def read_lines(source: Source, may_be_empty: bool = False, encoding: str = UTF_8) -> list[str]:
+def read_lines(
+    source: Source, may_be_empty: bool = False, encoding: str = UTF_8, errors: str = "strict"
+) -> list[str]:
     r"""Read all lines of a text with one sentence per line; see `iterate_lines`.
 
     Args:
         source: As for `iterate_lines`.
         may_be_empty: Whether an empty text gives an empty list instead of an error.
         encoding: As for `iterate_lines`.
+        errors: As for `iterate_lines`.
 
     Returns:
         The lines without line ends, including blank lines.
@@ -50,13 +65,15 @@ def read_lines(source: Source, may_be_empty: bool = False, encoding: str = UTF_8
     >>> read_lines(io.BytesIO(b"a man\r\n\non a bike"))
     ['a man', '', 'on a bike']
     """
-    lines = list(iterate_lines(source, encoding=encoding))
+    lines = list(iterate_lines(source, encoding=encoding, errors=errors))
     if not lines and not may_be_empty:
         raise ValueError(f"{name_of(source)} is empty: expected one sentence per line.")
     return lines
 
 
-def iterate_lines(source: Source, warn: bool = True, encoding: str = UTF_8) -> Iterator[str]:
+def iterate_lines(
+    source: Source, warn: bool = True, encoding: str = UTF_8, errors: str = "strict"
+) -> Iterator[str]:
     r"""Read a text with one sentence per line, one line at a time.
 
     A line ends only with `\n` or `\r\n`: other Unicode separators, such as U+2028, belong to the
@@ -70,6 +87,8 @@ def iterate_lines(source: Source, warn: bool = True, encoding: str = UTF_8) -> I
         warn: bool. Whether to log a warning for lines that seem to end with `\r` alone. `False`
             when the same file is read again.
         encoding: str. Name of the encoding, as for `bytes.decode`.
+        errors: "strict" to raise a `ValueError` for a line with another encoding; `MARK_ERRORS` to
+            yield it with the character `UNDECODABLE`.
 
     Yields:
         The lines without line ends, including blank lines.
@@ -80,21 +99,21 @@ def iterate_lines(source: Source, warn: bool = True, encoding: str = UTF_8) -> I
         MissingDependencyError: The name ends with `.zst`, and backports.zstd is not installed.
     """
     if "\n".encode(encoding) != b"\n":
-        yield from _iterate_wide_lines(source, encoding)
+        yield from _iterate_wide_lines(source, encoding, errors)
         return
     for number, line in enumerate(iterate_raw_lines(source, warn), start=1):
         try:
-            yield line.decode(encoding)
+            yield line.decode(encoding, errors)
         except UnicodeDecodeError as error:
             problem = not_utf8(error) if encoding == UTF_8 else f"not {encoding} ({error.reason})."
             raise ValueError(f"{name_of(source)}, line {number}: {problem}") from error
 
 
-def _iterate_wide_lines(source: Source, encoding: str) -> Iterator[str]:
+def _iterate_wide_lines(source: Source, encoding: str, errors: str) -> Iterator[str]:
     """Read lines in an encoding such as UTF-16, in which a line feed is more than one byte."""
     number = 0
     with _open(source) as file:
-        text = io.TextIOWrapper(file, encoding, newline="\n")
+        text = io.TextIOWrapper(file, encoding, errors, newline="\n")
         try:
             for number, line in enumerate(text, start=1):
                 line = line.removesuffix("\n").removesuffix("\r")

@@ -30,6 +30,8 @@ from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.compression import open_bytes, uncompressed_name
 from keras_bahdanau_runtime.text.corpus import (
+    MARK_ERRORS,
+    UNDECODABLE,
     UTF_8,
     Source,
     iterate_lines,
@@ -61,8 +63,11 @@ class TextFormat:
             each line of tab-separated text must have exactly two.
         encoding: str. Encoding of text files, by its name in Python. Parquet has its own encoding;
             that of TMX is in the file unless this argument is another one than UTF-8.
-        on_bad_line: "stop" to raise a `ValueError` for a line without both texts, such as a line
-            with one or three columns; "skip" to count such lines and leave them out.
+        on_bad_line: "stop" to raise a `ValueError` for a bad line; "skip" to count bad lines and
+            leave them out. A bad line does not have both texts, such as a line with one or three
+            columns, or has another encoding. A malformed row of CSV is bad if it is one line with
+            an even number of quotes; otherwise it is always an error, because the quotes do not
+            tell where the next row begins.
 
     Raises:
         ValueError: An argument is invalid.
@@ -105,9 +110,23 @@ class TextFormat:
         """Names of both columns in CSV, JSON lines and Parquet."""
         return self.source_column or "source", self.target_column or "target"
 
+    @property
+    def skips(self) -> bool:
+        """Whether bad lines are skipped."""
+        return self.on_bad_line == "skip"
+
+    @property
+    def decoding_errors(self) -> str:
+        """The argument `errors` of `iterate_lines`."""
+        return MARK_ERRORS if self.skips else "strict"
+
+    def lines(self, source: Source, warn: bool) -> Iterator[str]:
+        """Return `iterate_lines`, where a bad line that is skipped contains `UNDECODABLE`."""
+        return iterate_lines(source, warn, self.encoding, self.decoding_errors)
+
     def bad_line(self, location: str, problem: str) -> None:
-        """Raise a `ValueError` for a line without both texts, unless such lines are skipped."""
-        if self.on_bad_line == "stop":
+        """Raise a `ValueError` for a bad line, unless bad lines are skipped."""
+        if not self.skips:
             raise ValueError(
                 f"{location}: {problem}. Correct it, or set `on_bad_line` to skip such lines."
             )
@@ -159,11 +178,15 @@ def iterate_pairs(
 def _iterate_sides(
     source: Source, target: Source, text_format: TextFormat, warn: bool
 ) -> Iterator[Pair]:
-    sides = [iterate_lines(side, warn, text_format.encoding) for side in (source, target)]
+    skips = text_format.skips
+    sides = [text_format.lines(side, warn) for side in (source, target)]
     for number, (source_line, target_line) in enumerate(zip_longest(*sides), start=1):
         if source_line is None or target_line is None:
             raise_uneven((source, target), (source_line, target_line), number)
-        yield number, source_line, target_line
+        if skips and (UNDECODABLE in source_line or UNDECODABLE in target_line):
+            yield number, None, None
+        else:
+            yield number, source_line, target_line
 
 
 def raise_uneven(
@@ -184,8 +207,11 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
     first, second = _tab_columns(text_format)
     needed = max(first, second) + 1
     is_exact = text_format.source_column is text_format.target_column is None
-    lines = iterate_lines(source, warn, text_format.encoding)
-    for number, line in enumerate(lines, start=1):
+    skips = text_format.skips
+    for number, line in enumerate(text_format.lines(source, warn), start=1):
+        if skips and UNDECODABLE in line:
+            yield number, None, None
+            continue
         columns = line.split("\t")
         count = len(columns)
         if count == needed or (count > needed and not is_exact):
@@ -216,29 +242,46 @@ def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
 
 def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    lines = iterate_lines(source, warn, text_format.encoding)
-    # Without `strict`, a quote that is not closed would take in the rest of the file.
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
-    end = 0  # last line of the row before
+    quotes = end = 0  # number of quotes in the row, and last line of the row before
 
-    def next_row() -> list[str] | None:
+    def terminated_lines() -> Iterator[str]:
+        nonlocal quotes
+        for line in text_format.lines(source, warn):
+            quotes += line.count('"')
+            yield f"{line}\n"
+
+    # Without `strict`, a quote that is not closed would take in the rest of the file.
+    reader = csv.reader(terminated_lines(), strict=True)
+
+    def next_row(is_header: bool = False) -> list[str] | csv.Error | None:
+        """Return the next row, an error if it can be skipped, or `None` at the end."""
+        nonlocal quotes
+        quotes = 0
         try:
             return next(reader, None)
         except csv.Error as error:
+            if not is_header and reader.line_num == end + 1 and quotes % 2 == 0:
+                return error
             raise ValueError(f"{name}, line {end + 1}: expected CSV. Received: {error}") from error
 
-    header = next_row() or []
+    header: Any = next_row(is_header=True) or []
     first, second = (_csv_column(name, header, column) for column in text_format.columns)
     end = reader.line_num
     while (row := next_row()) is not None:
         number, end = end + 1, reader.line_num
-        if len(row) == len(header):
+        location = f"{name}, line {number}"
+        if isinstance(row, csv.Error):
+            text_format.bad_line(location, f"expected CSV. Received: {row}")
+            yield number, None, None
+        elif text_format.skips and any(UNDECODABLE in text for text in row):
+            yield number, None, None
+        elif len(row) == len(header):
             yield number, _single_line(row[first]), _single_line(row[second])
         elif not any(row):
             yield number, "", ""
         else:
             text_format.bad_line(
-                f"{name}, line {number}",
+                location,
                 f"expected the {len(header)} columns of the first line. Received: {len(row)}",
             )
             yield number, None, None
@@ -255,8 +298,11 @@ def _csv_column(name: str, header: list[str], column: str) -> int:
 
 def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    lines = iterate_lines(source, warn, text_format.encoding)
-    for number, line in enumerate(lines, start=1):
+    skips = text_format.skips
+    for number, line in enumerate(text_format.lines(source, warn), start=1):
+        if skips and UNDECODABLE in line:
+            yield number, None, None
+            continue
         if not line.strip():
             yield number, "", ""
             continue
@@ -288,31 +334,33 @@ def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Ite
                 )
         number = 0
         for batch in file.iter_batches(_PARQUET_ROWS, columns=list(text_format.columns)):
-            for record in _batch_records(batch, name, number):
+            for record in _batch_records(batch):
                 number += 1
                 yield _record_pair(record, f"{name}, row {number}", number, text_format)
 
 
-def _batch_records(batch: Any, name: str, rows_before: int) -> list[dict[str, Any]]:
-    """Return the rows of a batch as dicts; the error for text that is not UTF-8 has the row."""
+def _batch_records(batch: Any) -> list[Any]:
+    """Return the rows of a batch as dicts, and an error for each row that is not UTF-8."""
     try:
-        records: list[dict[str, Any]] = batch.to_pylist()
+        records: list[Any] = batch.to_pylist()
         return records
     except UnicodeDecodeError:
-        for row in range(len(batch)):
-            try:
-                batch.slice(row, 1).to_pylist()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{name}, row {rows_before + row + 1}: {not_utf8(error)}"
-                ) from error
-        raise
+        return [_row_record(batch.slice(row, 1)) for row in range(len(batch))]
+
+
+def _row_record(row: Any) -> Any:
+    try:
+        return row.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return error
 
 
 def _record_pair(record: Any, location: str, number: int, text_format: TextFormat) -> Pair:
     """Return the pair of a JSON object or a row of Parquet."""
     source_column, target_column = text_format.columns
     try:
+        if isinstance(record, UnicodeDecodeError):
+            raise ValueError(not_utf8(record).removesuffix("."))
         return number, _text(record, source_column), _text(record, target_column)
     except ValueError as error:
         text_format.bad_line(location, str(error))
@@ -462,6 +510,25 @@ class PairCheck:
         return f"{count:,} of {self._pairs:,} ({count / self._pairs:.1%})"
 
 
+def list_pairs(
+    source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
+) -> list[Pair]:
+    """Return all pairs of `iterate_pairs`, and log the number of bad lines that are skipped.
+
+    Raises:
+        ValueError: There is no line, or as `iterate_pairs`.
+    """
+    pairs = list(iterate_pairs(source, target, text_format))
+    name = name_of(source)
+    if not pairs:
+        raise ValueError(f"{name} is empty: expected pairs of sentences.")
+    skipped = sum(text is None for _, text, _ in pairs)
+    if skipped:
+        name = name if target is None else f"{name} and {name_of(target)}"
+        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(pairs), name)
+    return pairs
+
+
 def read_pairs(
     source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
 ) -> tuple[list[str], list[str]]:
@@ -477,25 +544,28 @@ def read_pairs(
         The source sentences and the target sentences, two lists of the same length.
 
     Raises:
-        ValueError: There is no line, or as `iterate_pairs`.
+        ValueError: As `list_pairs`.
     """
-    if target is not None:
-        sources, targets = (
-            read_lines(side, encoding=text_format.encoding) for side in (source, target)
-        )
-        if len(sources) != len(targets):
-            raise ValueError(
-                "Arguments `source` and `target` must have the same number of lines. Received: "
-                f"{len(sources)} in {name_of(source)}, {len(targets)} in {name_of(target)}"
-            )
-        return sources, targets
-    pairs = list(iterate_pairs(source, None, text_format))
-    if not pairs:
-        raise ValueError(f"{name_of(source)} is empty: expected pairs of sentences.")
-    skipped = sum(text is None for _, text, _ in pairs)
-    if skipped:
-        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(pairs), name_of(source))
+    pairs = list_pairs(source, target, text_format)
     return [text or "" for _, text, _ in pairs], [text or "" for _, _, text in pairs]
+
+
+def read_side(source: Source, text_format: TextFormat) -> list[str]:
+    """Read all lines of a file with one side.
+
+    Args:
+        source: As for `iterate_lines`.
+        text_format: `TextFormat` of the file. A bad line that is skipped gives a blank text, and
+            the number of these lines is logged.
+
+    Raises:
+        ValueError: As `read_lines`.
+    """
+    lines = read_lines(source, encoding=text_format.encoding, errors=text_format.decoding_errors)
+    skipped = sum(UNDECODABLE in line for line in lines)
+    if skipped:
+        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(lines), name_of(source))
+    return ["" if UNDECODABLE in line else line for line in lines]
 
 
 def read_parallel(
