@@ -143,8 +143,18 @@ RUNE = "\N{OLD HUNGARIAN CAPITAL LETTER A}"
 
 
 @pytest.fixture
-def runes(tmp_path):
-    """Install a font with one letter of a script that is missing on nearly all machines."""
+def bundled_fonts(monkeypatch):
+    """Hide the fonts of the machine, so that only those of matplotlib remain."""
+    from matplotlib import font_manager, get_data_path
+
+    fonts = [font for font in font_manager.fontManager.ttflist if get_data_path() in font.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
+
+
+@pytest.fixture
+def runes(bundled_fonts, tmp_path):
+    """Install a font with one letter that the bundled fonts do not have."""
     from fontTools.fontBuilder import FontBuilder
     from fontTools.pens.ttGlyphPen import TTGlyphPen
     from matplotlib import font_manager
@@ -164,10 +174,8 @@ def runes(tmp_path):
     font.setupOS2()
     font.setupPost()
     font.save(tmp_path / "runes.ttf")
-    fonts = font_manager.fontManager.ttflist[:]
     font_manager.fontManager.addfont(tmp_path / "runes.ttf")
-    yield "Runes of a Test"
-    font_manager.fontManager.ttflist[:] = fonts
+    return "Runes of a Test"
 
 
 def test_font_with_the_letters_is_found(runes, caplog, tmp_path):
@@ -179,7 +187,7 @@ def test_font_with_the_letters_is_found(runes, caplog, tmp_path):
     plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
 
 
-def test_missing_font_is_named_in_a_warning(caplog, tmp_path):
+def test_missing_font_is_named_in_a_warning(bundled_fonts, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "keras_bahdanau_runtime"):
         plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
     (record,) = caplog.records
