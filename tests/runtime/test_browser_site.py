@@ -21,6 +21,7 @@ ONNXRUNTIME_WEB = ROOT / ".venv" / "node_modules" / "onnxruntime-web"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 ARTIFACT = FILES / "artifact"
+OPTIONS = "options </script><b>"  # a name must not become markup
 # Letters with and without accents, other scripts, digits, marks, joiners, spaces, emoji, controls.
 SCRIPTS = (
     "aàǆ Ωжשع हिข์ あ漢가 0٣๙Ⅷ½ .,!«“- 🙂𝔘 'sd\u0301\u200d\u200c\u00a0\u3000\u0085\ufeff\t\n\x00\x1f"
@@ -41,7 +42,7 @@ def sites(tmp_path_factory, learned):
     root = tmp_path_factory.mktemp("sites")
     search = {"class": "BeamSearch", "size": 2, "length_penalty": 1.0, "max_length": 40}
     options = make_with_options(root / "options", document=learned, search=search)
-    artifacts = {"old": ARTIFACT, "options": options}
+    artifacts = {"old": ARTIFACT, OPTIONS: options}
     write_site(artifacts, root / "site", ONNXRUNTIME_WEB, examples=["red cat"], max_tokens=30)
     newer = make(root / "newer", copy_graph().replace('"" : 17', '"" : 99'), learned)
     write_site({"newer": newer}, root / "unsupported", ONNXRUNTIME_WEB)
@@ -66,7 +67,9 @@ def browser():
     if CHROMIUM is None:
         pytest.skip(f"No browser is installed: {', '.join(NAMES)}.")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        # Unlike an address of this machine, this name is not a secure context.
+        arguments = ["--no-sandbox", "--host-resolver-rules=MAP insecure.test 127.0.0.1"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield browser
         browser.close()
 
@@ -141,10 +144,10 @@ def test_typing_translates_after_a_pause(page):
 
 
 def test_settings_of_the_page_are_inputs_of_the_graph(page):
-    [first] = client_translate(page, "a man", "options", length_penalty=3.0, n_best=1)
+    [first] = client_translate(page, "a man", OPTIONS, length_penalty=3.0, n_best=1)
     count = len(first["source_tokens"])
     assert first["score"] == -3.0 * count  # see `options_graph`
-    second = client_translate(page, "a man", "options", beam_size=1)[1]
+    second = client_translate(page, "a man", OPTIONS, beam_size=1)[1]
     assert second["score"] == 1000
 
 
@@ -153,20 +156,20 @@ def test_translation_starts_with_its_given_beginning(page, sites):
     for prefix in ("b", "bi", None):
         [expected] = translator.translate(["a man on"], prefixes=[prefix])
         assert (
-            client_translate(page, "a man on", "options", prefix=prefix)[0]["text"] == expected.text
+            client_translate(page, "a man on", OPTIONS, prefix=prefix)[0]["text"] == expected.text
         )
 
 
 def test_beginning_above_the_output_limit_is_refused(page):
     refused = "body => client.translate(body).catch(error => error.message)"
-    body = {"text": "a", "model": "options", "n_best": 1, "alignments": False, "prefix": "x" * 41}
+    body = {"text": "a", "model": OPTIONS, "n_best": 1, "alignments": False, "prefix": "x" * 41}
     assert (
         page.evaluate(refused, body) == "Its given beginning is longer than a translation may be."
     )
 
 
 def test_model_can_be_selected(page):
-    page.select_option("#model", "options")
+    page.select_option("#model", OPTIONS)
     page.fill("#source", "a man")
     page.locator("#source-words", has_text="a man").wait_for()
     assert translated(page) == "a man"
@@ -175,7 +178,7 @@ def test_model_can_be_selected(page):
 
 def test_text_of_unknown_characters_has_a_note(page):
     assert "note" not in client_translate(page, "red cat")[0]
-    assert "few characters" in client_translate(page, "ⴰⴱⴳⴷ ⴰⵖ", "options")[0]["note"]
+    assert "few characters" in client_translate(page, "ⴰⴱⴳⴷ ⴰⵖ", OPTIONS)[0]["note"]
 
 
 def test_text_above_the_limit_is_refused(page):
@@ -275,6 +278,17 @@ def test_failed_download_has_a_message_and_can_be_repeated(sites, browser, stub,
     page.context.unroute_all()
     page.click("#error button")
     translated(page)
+    page.context.close()
+
+
+def test_page_without_https_translates_and_compares_hashes(sites, browser):
+    address = sites[1].replace("127.0.0.1", "insecure.test")
+    page = open_page(browser, f"{address}/site/")
+    assert not page.evaluate("isSecureContext")
+    translated(page)
+    page.context.route("**/*.onnx", lambda route: route.fulfill(body=b"changed"))
+    page.reload()
+    assert "could not be downloaded" in error_of(page)
     page.context.close()
 
 

@@ -7,7 +7,7 @@ const SIMD_MODULE = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 
 
 const client = {
   sentences: {
-    no_simd: "This browser cannot run the model, because it has no WebAssembly with SIMD. Use Chrome or Edge 91, Firefox 114, Safari 16.4, or a later version.",
+    no_simd: "This browser cannot run the model, because it has no WebAssembly with SIMD. Use Chrome or Edge 123, Firefox 120, Safari 17.5, or a later version.",
     unreachable: "The model could not be downloaded. Are you online?",
     missing: "A file of the model is missing on this web server.",
     changed: "A downloaded file of the model is damaged: its hash is not the expected one.",

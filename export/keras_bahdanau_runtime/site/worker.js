@@ -56,17 +56,17 @@ async function hasHash(contents, sha256) {
 
 // Models.
 
-const models = new Map(); // promises by name
-let runtime = null; // a promise of onnxruntime's WebAssembly
+const opened = new Map(); // promises of models by name, and of onnxruntime by RUNTIME
+const RUNTIME = Symbol("onnxruntime");
 
-/** Returns a promise of what `create` returns. A failed one is forgotten, so that it is created again. */
+/** Returns the promise that `create` returned for this name. After a failure it is called again. */
 function openOnce(name, create) {
-  if (!models.has(name)) {
-    const model = create();
-    models.set(name, model);
-    model.catch(() => models.delete(name));
+  if (!opened.has(name)) {
+    const promise = create();
+    opened.set(name, promise);
+    promise.catch(() => opened.delete(name));
   }
-  return models.get(name);
+  return opened.get(name);
 }
 
 async function loadRuntime(wasm, isOffline) {
@@ -78,7 +78,7 @@ async function loadRuntime(wasm, isOffline) {
 }
 
 async function openModel({ wasm, isOffline, files, ...model }) {
-  const [, graph, tokenizer] = await Promise.all([openOnce("", () => loadRuntime(wasm, isOffline)), download(files.model), download(files.tokenizer)]);
+  const [, graph, tokenizer] = await Promise.all([openOnce(RUNTIME, () => loadRuntime(wasm, isOffline)), download(files.model), download(files.tokenizer)]);
   let session;
   try {
     session = await ort.InferenceSession.create(graph, { executionProviders: ["wasm"], logSeverityLevel: 3 });
@@ -137,8 +137,8 @@ function unfamiliarShare(text, tokens) {
 
 self.addEventListener("message", async ({ data: { model, body } }) => {
   try {
-    const opened = await openOnce(model.name, () => openModel(model));
-    postMessage({ result: body && await translate(opened, body) });
+    const translator = await openOnce(model.name, () => openModel(model));
+    postMessage({ result: body && await translate(translator, body) });
   } catch (error) {
     postMessage({ error: { kind: error.kind ?? "internal", message: error.message } });
   }
