@@ -1114,6 +1114,13 @@ MUTATIONS = (
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(
+        "checkpoint-with-arrays-is-refused",
+        "keras_bahdanau/toolkits/checkpoint.py",
+        'f"{module}._reconstruct"',
+        'f"{module}.ndarray"',
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
         "source-embedding-has-the-target-width",
         "keras_bahdanau/toolkits/recurrent.py",
         "source_embedding_dim=self.source_embedding.shape[1]",

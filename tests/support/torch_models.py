@@ -359,4 +359,13 @@ class Fairseq(TorchModel):
 
     def checkpoint(self):
         options = argparse.Namespace(_name="lstm", arch="lstm", decoder_attention="1")
-        return {"args": None, "cfg": {"_name": None, "model": options}, "model": self.state_dict()}
+        # With --eval-bleu fairseq stores counts of n-grams as arrays.
+        counts = {"val": np.array([9, 7, 4, 2]), "sum": np.array([9, 7, 4, 2]), "count": 1}
+        return {
+            "args": None,
+            "cfg": {"_name": None, "model": options},
+            "model": self.state_dict(),
+            "extra_state": {
+                "metrics": [("valid", [(100, "_bleu_counts", "AverageMeter", counts)])]
+            },
+        }
