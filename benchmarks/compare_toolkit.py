@@ -1,10 +1,16 @@
-"""Count the translations of an imported run that equal those of the toolkit's own decoder.
+r"""Count the translations of an imported run that equal those of the toolkit's own decoder.
 
     keras-bahdanau import joeynmt joeynmt-run -o run
     python -m joeynmt test config.yaml --output-path joeynmt-output
     python benchmarks/compare_toolkit.py run test.bpe.en joeynmt-output.test --beam-size 5
 
-Sources are split as for the toolkit. Pieces of subword-nmt in the toolkit's output are joined.
+Sources are split as for the toolkit. Pieces of subword-nmt in the toolkit's output are joined. For
+fairseq, whose score is divided by the length and whose outputs have at least one token:
+
+    fairseq-generate data --path checkpoint_best.pt --beam 5 --max-len-b 49 > log
+    grep ^H- log | cut -c3- | sort -n | cut -f3 > fairseq-output
+    python benchmarks/compare_toolkit.py run test.bpe.en fairseq-output --beam-size 5 \
+        --normalization plain --min-length 2
 """
 
 import argparse
@@ -22,13 +28,17 @@ def main():
     parser.add_argument("output", type=Path, help="The toolkit's translations of the source.")
     parser.add_argument("--beam-size", type=int, default=1)
     parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--normalization", choices=("gnmt", "plain"), default="gnmt")
     parser.add_argument("--min-length", type=int, default=0, help="With the end token.")
     parser.add_argument("--max-length", type=int, default=50)
     options = parser.parse_args()
     search = GreedySearch(min_length=options.min_length)
     if options.beam_size > 1:
         search = BeamSearch(
-            options.beam_size, options.length_penalty, min_length=options.min_length
+            options.beam_size,
+            options.length_penalty,
+            normalization=options.normalization,
+            min_length=options.min_length,
         )
     theirs = [f"{line} ".replace("@@ ", "").strip() for line in read_lines(options.output)]
     model, sources = load_best(options.run), read_lines(options.source)

@@ -30,7 +30,7 @@ class RNNSearch(Seq2Seq):
         source_vocabulary_size: Number of source ids.
         target_vocabulary_size: Number of target ids.
         units: Width `n` of each recurrent layer.
-        embedding_dim: Width `m` of both embeddings.
+        embedding_dim: Width `m` of the embeddings; see `Seq2Seq`.
         attention_units: Width `n'` of the alignment model.
         maxout_units: Width `l` of the maxout layer.
         reset_after: Whether GRUs apply the reset gate after the recurrent product, as fast kernels
@@ -50,8 +50,8 @@ class RNNSearch(Seq2Seq):
             embedding: the conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The query is
             the state between the two cells instead of the paper's s_{i-1}.
         layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
-        **kwargs: `read_source_end`, `scheduled_sampling`, `guided_alignment` and `tokenizer` of
-            `Seq2Seq`, and the arguments of `keras.Model`.
+        **kwargs: `read_source_end`, `source_embedding_dim`, `scheduled_sampling`,
+            `guided_alignment` and `tokenizer` of `Seq2Seq`, and the arguments of `keras.Model`.
 
     Raises:
         ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or
@@ -179,7 +179,7 @@ class RNNSearch(Seq2Seq):
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
             "maxout_units reset_after readout_state initializer dropout tie_embeddings "
             "join_embeddings encoder_layers encoder_dropout conditional layer_normalization "
-            "guided_alignment read_source_end"
+            "guided_alignment read_source_end source_embedding_dim"
         )
         config |= {name: getattr(self, name) for name in names.split()}
         config |= serialized(self, *self._config_layers)

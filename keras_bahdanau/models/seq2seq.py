@@ -45,7 +45,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
     Args:
         source_vocabulary_size: Number of source ids.
         target_vocabulary_size: Number of target ids `V`.
-        embedding_dim: Width `M` of both embeddings.
+        embedding_dim: Width `M` of the target embedding, and by default of the source embedding.
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
             `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. With
             `return_state=True` it also returns its final states for a `StateBridge`. A layer
@@ -61,8 +61,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
         tie_embeddings: Whether the output layer is the transposed target embedding. The decoder's
             output must then have the width `embedding_dim`.
         join_embeddings: Whether to concatenate each annotation with the embedding of its token, so
-            that the decoder attends to `(B, Tx, D + M)`: tokens with and without their context (the
-            source-side bridging of arXiv 1711.05380).
+            that the decoder attends to `(B, Tx, D + Ms)`: tokens with and without their context
+            (the source-side bridging of arXiv 1711.05380).
         scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
             `None`. The embeddings of own tokens get no dropout.
         guided_alignment: Weight of the `AlignmentCrossentropy` of the attention weights in the
@@ -75,6 +75,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
             of the config.
         read_source_end: Whether the encoder reads the end token of a source. With False the token
             is masked like padding, for a model that was trained on sources without it.
+        source_embedding_dim: Width `Ms` of the source embedding; `embedding_dim` if `None`.
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
@@ -122,13 +123,17 @@ class Seq2Seq(GenerationMixin, keras.Model):
         kernel_initializer=None,
         tokenizer=None,
         read_source_end: bool = True,
+        source_embedding_dim: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if source_embedding_dim is None:
+            source_embedding_dim = embedding_dim
         check_positive(
             source_vocabulary_size=source_vocabulary_size,
             target_vocabulary_size=target_vocabulary_size,
             embedding_dim=embedding_dim,
+            source_embedding_dim=source_embedding_dim,
         )
         check_range("guided_alignment", guided_alignment, float, 0)
         _check_layers(encoder, decoder, bridge, scheduled_sampling)
@@ -136,6 +141,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.embedding_dim = embedding_dim
+        self.source_embedding_dim = source_embedding_dim
         self.dropout = _dropout_rates(dropout)
         self.tie_embeddings = tie_embeddings
         self.join_embeddings = join_embeddings
@@ -148,18 +154,17 @@ class Seq2Seq(GenerationMixin, keras.Model):
         if isinstance(bridge, str):
             bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
         self.bridge = bridge
-        unit_length = keras.initializers.RandomNormal(stddev=embedding_dim**-0.5)
         self.source_embedding = keras.layers.Embedding(
             source_vocabulary_size,
-            embedding_dim,
-            embeddings_initializer=self._initializer(unit_length),
+            source_embedding_dim,
+            embeddings_initializer=self._initializer(_unit_length(source_embedding_dim)),
             dtype=self.dtype_policy,
             name="source_embedding",
         )
         self.target_embedding = keras.layers.ReversibleEmbedding(
             target_vocabulary_size,
             embedding_dim,
-            embeddings_initializer=self._initializer(unit_length),
+            embeddings_initializer=self._initializer(_unit_length(embedding_dim)),
             # The default of the tied output layer is float32 under mixed precision.
             reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
@@ -188,17 +193,19 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """Create all weights. Every width is known from the arguments, so no shape is needed."""
         if self.built:
             return
+        embedded_source = (None, None, self.source_embedding_dim)
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
-        build_sublayer(self.encoder, embedded)
+        build_sublayer(self.encoder, embedded_source)
         # Keras computes the output spec, unlike the shape, of any layer with a `call`.
-        spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
+        inputs = keras.KerasTensor(embedded_source, self.compute_dtype)
+        spec = self.encoder.compute_output_spec(inputs)
         with_states = isinstance(self.bridge, StateBridge)
         annotations, *states = _encoder_shapes(self.encoder, spec, with_states)
         build_sublayer(self.bridge, states if with_states else annotations)
         if self.join_embeddings:
-            annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
+            annotations = (*annotations[:-1], annotations[-1] + self.source_embedding_dim)
         build_sublayer(self.decoder, embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
@@ -448,6 +455,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "embedding_dim": self.embedding_dim,
+            "source_embedding_dim": self.source_embedding_dim,
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
             "join_embeddings": self.join_embeddings,
@@ -469,6 +477,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
         model = cls(**arguments)
         apply_settings(model._own_layers(), settings)
         return model
+
+
+def _unit_length(width):
+    """Return an initializer of embeddings with a norm of about 1."""
+    return keras.initializers.RandomNormal(stddev=width**-0.5)
 
 
 def _dropout_rates(dropout):

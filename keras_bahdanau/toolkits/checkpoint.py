@@ -5,8 +5,6 @@ import pickle
 import re
 from pathlib import Path
 
-import numpy as np
-
 from keras_bahdanau_runtime.errors import require
 
 
@@ -14,8 +12,9 @@ def load_checkpoint(path):
     """Load a PyTorch checkpoint without running code that is stored in it.
 
     A checkpoint is a pickle, which can run any code. `torch.load(weights_only=True)` accepts only
-    tensors, plain Python values and the classes named here: `argparse.Namespace`, in which two of
-    the toolkits store their options, and the classes of NumPy scalars, such as a best score.
+    tensors, plain Python values and `argparse.Namespace`, in which two of the toolkits store their
+    options. Scalars and arrays of NumPy, such as a best score, are skipped: they become
+    `_NumPyValue`s.
 
     Args:
         path: The file.
@@ -54,12 +53,24 @@ def load_checkpoint(path):
     return checkpoint
 
 
+class _NumPyValue:
+    """A NumPy scalar, array or dtype without its value, which no importer reads.
+
+    The functions of NumPy that restore them are not called, because they trust their arguments.
+    """
+
+    def __init__(self, *args):
+        pass
+
+    def __setstate__(self, state):
+        pass
+
+
 def _allowed_classes():
-    dtypes = {type(np.dtype(name)) for name in ("bool", "int32", "int64", "float32", "float64")}
-    scalar = np.float64(0).__reduce__()[0]  # the function that restores NumPy scalars
-    # The name of its module in files of NumPy 1.
-    old_name = (scalar, "numpy.core.multiarray.scalar")
-    return [argparse.Namespace, np.dtype, scalar, old_name, *dtypes]
+    names = ["numpy.dtype", "numpy.ndarray"]
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # NumPy 1 and 2
+        names += [f"{module}.scalar", f"{module}._reconstruct"]
+    return [argparse.Namespace, *((_NumPyValue, name) for name in names)]
 
 
 class Weights:

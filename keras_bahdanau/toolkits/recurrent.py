@@ -29,7 +29,7 @@ class RecurrentModel:
     state and the context: `query="current"` of `AttentiveDecoder` with a `DeepOutput`.
 
     Attributes:
-        source_embedding: `(Vs, M)` array in the order of our ids, as are all vocabularies here.
+        source_embedding: `(Vs, Ms)` array in the order of our ids, as are all vocabularies here.
         target_embedding: `(V, M)` array.
         encoder_cell: "gru" or "lstm".
         encoder: For each layer a list with the weights of each direction, as `cell_weights` returns
@@ -78,12 +78,6 @@ class RecurrentModel:
             ValueError: If a weight was not taken, or the widths of weights do not fit.
         """
         weights.check_used()
-        source_width, target_width = self.source_embedding.shape[1], self.target_embedding.shape[1]
-        if source_width != target_width:
-            raise weights.error(
-                f"source embeddings of width {source_width} and target embeddings of width "
-                f"{target_width}, which must be equal"
-            )
         decoder_units = _units(self.decoder[0])
         cells = [_CELLS[self.decoder_cell](decoder_units) for _ in self.decoder]
         readout_units = self.readout[0].shape[1]
@@ -104,6 +98,7 @@ class RecurrentModel:
             tie_embeddings=self.output is None,
             tokenizer=tokenizer,
             read_source_end=self.read_source_end,
+            source_embedding_dim=self.source_embedding.shape[1],
         )
         model.build()
         model.source_embedding.set_weights([self.source_embedding])

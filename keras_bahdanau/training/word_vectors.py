@@ -42,8 +42,8 @@ def set_word_vectors(model, side, path):
         for index, piece in enumerate(pieces)
         if index not in SPECIAL
     }
-    vectors = read_word_vectors(path, model.embedding_dim, set(words.values()))
     embedding = getattr(model, f"{side}_embedding")
+    vectors = read_word_vectors(path, embedding.output_dim, set(words.values()))
     weights, *others = embedding.get_weights()
     indices = [index for index, word in words.items() if word in vectors]
     for index in indices:

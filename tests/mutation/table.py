@@ -1149,6 +1149,27 @@ MUTATIONS = (
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(
+        "checkpoint-with-arrays-is-refused",
+        "keras_bahdanau/toolkits/checkpoint.py",
+        'f"{module}._reconstruct"',
+        'f"{module}.ndarray"',
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "source-embedding-has-the-target-width",
+        "keras_bahdanau/toolkits/recurrent.py",
+        "source_embedding_dim=self.source_embedding.shape[1]",
+        "source_embedding_dim=self.target_embedding.shape[1]",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "source-embedding-width-is-not-saved",
+        "keras_bahdanau/models/seq2seq.py",
+        '"source_embedding_dim": self.source_embedding_dim',
+        '"source_embedding_dim": None',
+        "library/models/test_seq2seq_saving.py",
+    ),
+    Mutation(
         "joined-pieces-keep-their-space",
         "export/keras_bahdanau_runtime/text/split_text.py",
         "        if self._continues:\n",

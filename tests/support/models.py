@@ -61,6 +61,7 @@ def plain_gru():
         bridge="last",
         tie_embeddings=True,
         join_embeddings=True,
+        source_embedding_dim=7,
     )
 
 

@@ -129,16 +129,21 @@ class Joey(TorchModel):
 
     def __init__(self, encoder, decoder, tied=False, seed=0):
         super().__init__()
-        self.options, width = decoder, encoder["embeddings"]["embedding_dim"]
+        self.options = decoder
+        embeddings = encoder["embeddings"], decoder["embeddings"]
+        source_width, width = widths = [side["embedding_dim"] for side in embeddings]
         self.scales = [
-            width**0.5 if side["embeddings"].get("scale") else 1.0 for side in (encoder, decoder)
+            size**0.5 if side.get("scale") else 1.0
+            for size, side in zip(widths, embeddings, strict=True)
         ]
         units, self.width = encoder["hidden_size"], decoder["hidden_size"]
-        for name, pieces in zip(("src_embed", "trg_embed"), self.pieces, strict=True):
-            self.add_module(name, nn.ModuleDict({"lut": nn.Embedding(len(pieces), width)}))
+        for side, pieces, size in zip(("src", "trg"), self.pieces, widths, strict=True):
+            self.add_module(
+                f"{side}_embed", nn.ModuleDict({"lut": nn.Embedding(len(pieces), size)})
+            )
         self.encoder = nn.Module()
         layers = encoder.get("num_layers", 1)
-        self.encoder.rnn = RNN[encoder["rnn_type"]](width, units, layers, bidirectional=True)
+        self.encoder.rnn = RNN[encoder["rnn_type"]](source_width, units, layers, bidirectional=True)
         part = self.decoder = nn.Module()
         self.layers = decoder.get("num_layers", 1)
         feeding = self.width if decoder.get("input_feeding", True) else 0
@@ -305,13 +310,16 @@ class Fairseq(TorchModel):
         ["<s>", "<pad>", "</s>", "<unk>", *TARGETS],
     )
 
-    def __init__(self, bidirectional, layers, projected, shared, width=5, units=6, seed=0):
+    def __init__(self, bidirectional, layers, projected, shared, widths=(5, 5), units=6, seed=0):
         super().__init__()
-        self.width, self.projected, self.shared = units, projected, shared
+        self.width, self.shared = units, shared
+        source_width, width = widths
         self.encoder, part = nn.Module(), nn.Module()
-        self.encoder.embed_tokens = nn.Embedding(len(self.pieces[0]), width)
+        self.encoder.embed_tokens = nn.Embedding(len(self.pieces[0]), source_width)
         encoder_units = units if bidirectional or not projected else units - 2
-        self.encoder.lstm = nn.LSTM(width, encoder_units, layers, bidirectional=bidirectional)
+        self.encoder.lstm = nn.LSTM(
+            source_width, encoder_units, layers, bidirectional=bidirectional
+        )
         self.decoder = part
         states = encoder_units * (2 if bidirectional else 1)
         part.embed_tokens = nn.Embedding(len(self.pieces[1]), width)
@@ -324,7 +332,7 @@ class Fairseq(TorchModel):
         part.attention = nn.Module()
         part.attention.input_proj = nn.Linear(units, states, bias=False)
         part.attention.output_proj = nn.Linear(units + states, units, bias=False)
-        if projected or shared:
+        if projected or (shared and width != units):
             part.additional_fc = nn.Linear(units, width)
         if not shared:
             part.fc_out = nn.Linear(width if projected else units, len(self.pieces[1]))
@@ -344,11 +352,20 @@ class Fairseq(TorchModel):
         query, state = run_cells(part.layers, x, state)
         context = attend(annotations @ part.attention.input_proj(query), annotations)
         output = torch.tanh(part.attention.output_proj(torch.cat([context, query])))
-        features = part.additional_fc(output) if self.projected or self.shared else output
+        features = part.additional_fc(output) if hasattr(part, "additional_fc") else output
         if self.shared:
             return part.embed_tokens.weight @ features, state, output
         return part.fc_out(features), state, output
 
     def checkpoint(self):
         options = argparse.Namespace(_name="lstm", arch="lstm", decoder_attention="1")
-        return {"args": None, "cfg": {"_name": None, "model": options}, "model": self.state_dict()}
+        # With --eval-bleu fairseq stores counts of n-grams as arrays.
+        counts = {"val": np.array([9, 7, 4, 2]), "sum": np.array([9, 7, 4, 2]), "count": 1}
+        return {
+            "args": None,
+            "cfg": {"_name": None, "model": options},
+            "model": self.state_dict(),
+            "extra_state": {
+                "metrics": [("valid", [(100, "_bleu_counts", "AverageMeter", counts)])]
+            },
+        }

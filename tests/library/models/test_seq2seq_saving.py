@@ -23,13 +23,13 @@ def test_config_round_trip(name):
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec"])
-def test_a_config_keeps_scheduled_sampling_and_guided_alignment(name):
+def test_a_config_keeps_the_arguments_that_seq2seq_defines(name):
     sampling = ScheduledSampling("linear", k=0.9, slope=0.001)
-    model = MODELS[name](scheduled_sampling=sampling, guided_alignment=0.25)
+    model = MODELS[name](scheduled_sampling=sampling, guided_alignment=0.25, source_embedding_dim=5)
     copy = type(model).from_config(model.get_config())
     assert copy.get_config() == model.get_config()
     assert copy.scheduled_sampling.get_config() == sampling.get_config()
-    assert copy.guided_alignment == 0.25
+    assert (copy.guided_alignment, copy.source_embedding_dim) == (0.25, 5)
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "stacked_lstm"])

@@ -30,9 +30,10 @@ def joey_config(
     """The options of a JoeyNMT configuration, with a number of layers and others in `options`."""
     common = {"rnn_type": rnn, "num_layers": options.get("layers", 1)}
     embeddings = {"embedding_dim": width, "scale": options.get("scale", False)}
+    source_embeddings = embeddings | {"embedding_dim": options.get("source_width", width)}
     return {
         "tied_softmax": options.get("tied", False),
-        "encoder": common | {"hidden_size": units, "embeddings": embeddings},
+        "encoder": common | {"hidden_size": units, "embeddings": source_embeddings},
         "decoder": common
         | {"hidden_size": decoder_width, "embeddings": embeddings}
         | {"attention": attention, "init_hidden": init}
@@ -100,7 +101,7 @@ CASES = {
     ),
     "joeynmt both directions": (
         make_joey,
-        {"init": "last", "decoder_width": 8, "feeding": False, "scale": True},
+        {"init": "last", "decoder_width": 8, "feeding": False, "scale": True, "source_width": 3},
     ),
     "joeynmt tied": (make_joey, {"rnn": "lstm", "init": "zero", "tied": True}),
     "joeynmt tied and scaled": (make_joey, {"tied": True, "scale": True, "layers": 2}),
@@ -117,6 +118,10 @@ CASES = {
     "fairseq one direction": (
         make_fairseq,
         {"bidirectional": False, "layers": 1, "projected": False, "shared": True},
+    ),
+    "fairseq two widths": (
+        make_fairseq,
+        {"bidirectional": True, "layers": 1, "projected": False, "shared": True, "widths": (3, 6)},
     ),
 }
 
