@@ -53,8 +53,8 @@ def print_results(browser, results, tokens, ids):
     equal_tokens = sum(map(list.__eq__, results["tokens"], tokens))
     equal_ids = sum(map(list.__eq__, results["ids"], ids))
     print(
-        f"{browser} {results['version']}: first translation {first:.2f} s, again "
-        f"{statistics.median(again):.2f} s (best {min(again):.2f}); a text "
+        f"{browser} {results['version']}: first translation {first:.2f} s, later visits "
+        f"{' '.join(f'{seconds:.2f}' for seconds in again)} s; a text "
         f"{statistics.median(milliseconds):.1f} ms (99 of 100 below "
         f"{milliseconds[len(milliseconds) * 99 // 100]:.1f}); tokens equal {equal_tokens} of "
         f"{len(tokens)}; ids equal {equal_ids} of {len(ids)}; messages in the console: "

@@ -43,7 +43,7 @@ const client = {
 
 // The worker.
 
-let worker = null;
+let worker = isEmbedded ? null : startWorker(); // while the page is built
 let reply = null; // the functions that settle the current call
 let turn = Promise.resolve(); // when the current call has ended
 
