@@ -154,17 +154,22 @@ class Seq2Seq(GenerationMixin, keras.Model):
         if isinstance(bridge, str):
             bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
         self.bridge = bridge
+        # Each initializer draws a seed, so models of equal widths keep the random numbers that they
+        # had before the widths could differ.
+        target_initializer = source_initializer = _unit_length(embedding_dim)
+        if source_embedding_dim != embedding_dim:
+            source_initializer = _unit_length(source_embedding_dim)
         self.source_embedding = keras.layers.Embedding(
             source_vocabulary_size,
             source_embedding_dim,
-            embeddings_initializer=self._initializer(_unit_length(source_embedding_dim)),
+            embeddings_initializer=self._initializer(source_initializer),
             dtype=self.dtype_policy,
             name="source_embedding",
         )
         self.target_embedding = keras.layers.ReversibleEmbedding(
             target_vocabulary_size,
             embedding_dim,
-            embeddings_initializer=self._initializer(_unit_length(embedding_dim)),
+            embeddings_initializer=self._initializer(target_initializer),
             # The default of the tied output layer is float32 under mixed precision.
             reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,

@@ -34,6 +34,12 @@ BatchTokens = Annotated[
         rich_help_panel="Batching",
     ),
 ]
+MaxCharacters = Annotated[
+    int, typer.Option(help="Maximum characters of a text.", min=1, rich_help_panel="Limits")
+]
+MaxTokens = Annotated[
+    int, typer.Option(help="Maximum tokens of a text.", min=1, rich_help_panel="Limits")
+]
 
 SourceColumn = Annotated[
     str | None,

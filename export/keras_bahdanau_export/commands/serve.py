@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keras_bahdanau_export.commands.arguments import MaxCharacters, MaxTokens
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.errors import ArtifactError, require
 
@@ -96,12 +97,8 @@ def serve(
             rich_help_panel="Limits",
         ),
     ] = 1024.0,
-    max_characters: Annotated[
-        int, typer.Option(help="Maximum characters of a text.", min=1, rich_help_panel="Limits")
-    ] = 5000,
-    max_tokens: Annotated[
-        int, typer.Option(help="Maximum tokens of a text.", min=1, rich_help_panel="Limits")
-    ] = 1024,
+    max_characters: MaxCharacters = 5000,
+    max_tokens: MaxTokens = 1024,
     max_texts: Annotated[
         int, typer.Option(help="Maximum texts of a request.", min=1, rich_help_panel="Limits")
     ] = 256,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keras_bahdanau_export.commands.arguments import MaxCharacters, MaxTokens
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_export.commands.terminal import print_message
 from keras_bahdanau_runtime.site import write_site
@@ -26,12 +27,8 @@ def site(
         list[str] | None,
         typer.Option(help="A text that the page offers to translate. May be repeated."),
     ] = None,
-    max_characters: Annotated[
-        int, typer.Option(help="Maximum characters of a text.", min=1, rich_help_panel="Limits")
-    ] = 5000,
-    max_tokens: Annotated[
-        int, typer.Option(help="Maximum tokens of a text.", min=1, rich_help_panel="Limits")
-    ] = 1024,
+    max_characters: MaxCharacters = 5000,
+    max_tokens: MaxTokens = 1024,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a site at the output.")
     ] = False,
