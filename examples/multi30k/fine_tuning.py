@@ -90,16 +90,18 @@ def main():
     parser.add_argument("--data", type=Path, default=Path("multi30k"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base-epochs", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     multi30k_files.download(args.data, "de")
     texts = split(args.data, args.output / "texts")
     base = args.output / "base"
-    train(base, texts, ["base-dev"], *texts["base"], "--epochs", args.base_epochs)
+    seed = "--seed", args.seed
+    train(base, texts, ["base-dev"], *texts["base"], "--epochs", args.base_epochs, *seed)
     runs = {"base": base}
     for name, flags in RUNS.items():
         runs[name] = args.output / re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         flags = [flag.format(base=base) for flag in flags]
-        options = (*texts["domain"], "--init", base, "--learning-rate", "1e-3", *flags)
+        options = (*texts["domain"], "--init", base, "--learning-rate", "1e-3", *flags, *seed)
         train(runs[name], texts, ["domain-dev", "base-dev"], *options)
     print("| run | with a dog | without |\n|---|---|---|")
     for name, run in runs.items():
