@@ -43,7 +43,9 @@ _TOO_WIDE = """() => {
 
 # Returns texts with too little contrast (WCAG 2.2, section 1.4.3), one of each element and class.
 _TOO_PALE = """() => {
-  const channels = (color) => color.match(/[\\d.]+/g).map(Number)
+  // Mixed colors are written like "color(srgb 0.5 0.6 0.9)", others like "rgb(127, 153, 230)".
+  const channels = (color) => color.match(/[\\d.]+/g).map((value, index) =>
+    color.startsWith("color") && index < 3 ? 255 * value : Number(value))
   const luminance = (color) => {
     const [red, green, blue] = color.map((value) =>
       value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4)
@@ -60,6 +62,7 @@ _TOO_PALE = """() => {
     const element = texts.currentNode.parentElement
     const text = texts.currentNode.textContent.trim()
     if (!text || !element.checkVisibility() || element.closest("script, style, svg")) continue
+    if (channels(getComputedStyle(element).color)[3] === 0) continue  // hidden text
     const [dark, light] = [getComputedStyle(element).color, background(element)]
       .map((color) => luminance(typeof color === "string" ? channels(color) : color))
       .sort((a, b) => a - b)
@@ -102,6 +105,16 @@ def open_browser() -> Iterator[Any]:
             browser.close()
 
 
+def wait_for_demo(page: Any) -> None:
+    """Wait for the translation of the demo, if the page is the demo or has it in a frame."""
+    frame = page.locator("iframe.demo")
+    demo = frame.content_frame if frame.count() else page
+    if frame.count():
+        demo.locator("#source").click()
+    if demo.locator("#alignment").count():
+        demo.locator("#alignment").wait_for()
+
+
 def check_in_browser(site: Path) -> list[str]:
     """Return one line for each problem of the pages in a folder."""
     problems: list[str] = []
@@ -127,6 +140,7 @@ def check_in_browser(site: Path) -> list[str]:
         for current in paths:
             page.set_viewport_size(DESKTOP)
             page.goto(f"{address}/{current}", wait_until="load")
+            wait_for_demo(page)
             for theme in ("dark", "light"):
                 page.emulate_media(color_scheme=theme)
                 for text in page.evaluate(_TOO_PALE):

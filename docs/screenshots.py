@@ -5,9 +5,8 @@ python docs/screenshots.py docs/_build/html build/screenshots [PAGE ...]
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from check_in_browser import DESKTOP, PHONE, missing, open_browser, serve
+from check_in_browser import DESKTOP, PHONE, missing, open_browser, serve, wait_for_demo
 
 # The start page, its demo, a concept, a page of the reference, an example and a notebook.
 PAGES = (
@@ -40,19 +39,9 @@ def take_screenshots(site: Path, folder: Path, pages: tuple[str, ...] = PAGES) -
             page = browser.new_page(**options)
             for name in pages:
                 page.goto(f"{address}/{name}.html", wait_until="load")
-                _wait_for_demo(page)
+                wait_for_demo(page)
                 page.screenshot(path=folder / f"{name.replace('/', '-')}-{view}.png")
             page.close()
-
-
-def _wait_for_demo(page: Any) -> None:
-    """Wait for the translation of the demo, if it is on the page."""
-    frame = page.locator("iframe.demo")
-    if frame.count():
-        frame.content_frame.locator("#source").click()
-        frame.content_frame.locator("#alignment").wait_for()
-    elif page.locator("#alignment").count():
-        page.locator("#alignment").wait_for()
 
 
 if __name__ == "__main__":
