@@ -1176,4 +1176,25 @@ MUTATIONS = (
         "        if False:\n",
         "runtime/test_tokenizer.py library/toolkits/test_toolkits.py",
     ),
+    Mutation(
+        "site-has-any-onnxruntime",
+        "export/keras_bahdanau_runtime/site/writer.py",
+        "if received != digest:",
+        "if not received:",
+        "runtime/test_browser_site.py",
+    ),
+    Mutation(
+        "site-has-the-tokenizer-of-another-library",
+        "export/keras_bahdanau_runtime/text/tokenizer.py",
+        "_form(side) in forms and",
+        "_form(side) and",
+        "runtime/test_browser_site.py",
+    ),
+    Mutation(
+        "settings-of-the-page-keep-their-defaults",
+        "export/keras_bahdanau_runtime/operators.py",
+        "if tensor.name not in inputs]",
+        "if tensor.name or inputs]",
+        "runtime/test_browser_site.py",
+    ),
 )
