@@ -5,19 +5,21 @@ import http.server
 import random
 import re
 import shutil
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from copy_artifact import copy_graph, make, make_with_options
-from pages import FILES, ROOT
+from pages import FILES
 
 from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
 from keras_bahdanau_runtime.search_options import encode_constraints
 from keras_bahdanau_runtime.signature import SAMPLE
 from keras_bahdanau_runtime.site import write_site
 
-ONNXRUNTIME_WEB = ROOT / ".venv" / "node_modules" / "onnxruntime-web"
+ONNXRUNTIME_WEB = Path(sys.prefix, "node_modules", "onnxruntime-web")  # of `make web`
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 ARTIFACT = FILES / "artifact"
