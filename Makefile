@@ -155,6 +155,7 @@ $(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 $(WEB_READY): export/keras_bahdanau_runtime/site/writer.py | $(BIN)/pip
+	@command -v npm > /dev/null || { echo "npm is required: https://nodejs.org" >&2; exit 1; }
 	@npm install --silent --no-save --ignore-scripts --prefix $(VENV) \
 		onnxruntime-web@$$(sed -n 's/^RUNTIME_VERSION = "\(.*\)"/\1/p' $<)
 	@touch $@
