@@ -5,6 +5,8 @@ const isEmbedded = window !== window.top;
 // A module with one SIMD operation: a function that splats 0 to a vector.
 const SIMD_MODULE = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11];
 
+const STORING_TIME = 5000; // milliseconds in which a browser stores compiled code
+
 const client = {
   sentences: {
     no_simd: "This browser cannot run the model, because it has no WebAssembly with SIMD. Use Chrome or Edge 123, Firefox 120, Safari 17.5, or a later version.",
@@ -36,7 +38,7 @@ const client = {
   async translate({ model: name, ...body }, signal) {
     const model = SITE.models.find((each) => each.name === name);
     const hypotheses = await call(model, body, signal);
-    navigator.serviceWorker?.register("offline.js").catch(() => {}); // without one, the page works online only
+    if (navigator.serviceWorker && !navigator.serviceWorker.controller) keepSite(model, body);
     return hypotheses;
   },
 };
@@ -66,9 +68,13 @@ function post(model, body) {
   worker ??= startWorker();
   return new Promise((resolve, reject) => {
     reply = { resolve, reject };
-    const isOffline = Boolean(navigator.serviceWorker?.controller);
-    worker.postMessage({ model: { ...model, wasm: SITE.wasm, isOffline }, body });
+    worker.postMessage(request(model, body));
   });
+}
+
+function request(model, body) {
+  const isOffline = Boolean(navigator.serviceWorker?.controller);
+  return { model: { ...model, wasm: SITE.wasm, isOffline }, body };
 }
 
 function startWorker() {
@@ -85,6 +91,24 @@ function startWorker() {
     reply.reject(new RequestError("internal", event.message));
   });
   return started;
+}
+
+let isKept = false;
+
+/** Keeps the site for offline use, and its compiled code for the next visit. */
+function keepSite(model, body) {
+  if (isKept) return;
+  isKept = true;
+  // A browser stores the compiled code of onnxruntime only for a file of the service worker. When
+  // that has all files, another worker translates the text once more, and ends when the code is stored.
+  navigator.serviceWorker.addEventListener("controllerchange", () => {
+    const compiler = new Worker(SITE.worker, { type: "module" });
+    compiler.addEventListener("message", ({ data: { total } }) => {
+      if (total === undefined) setTimeout(() => compiler.terminate(), STORING_TIME);
+    });
+    compiler.postMessage(request(model, body));
+  }, { once: true });
+  navigator.serviceWorker.register("offline.js").catch(() => {}); // without one, the page works online only
 }
 
 function showProgress(loaded, total) {

@@ -15,7 +15,8 @@ self.addEventListener("install", (event) => {
 
 self.addEventListener("activate", (event) => {
   const isOld = (name) => name.startsWith(PREFIX) && name !== PREFIX + VERSION;
-  event.waitUntil(caches.keys().then((names) => Promise.all(names.filter(isOld).map((name) => caches.delete(name)))));
+  const cleaned = caches.keys().then((names) => Promise.all(names.filter(isOld).map((name) => caches.delete(name))));
+  event.waitUntil(cleaned.then(() => self.clients.claim()));
 });
 
 self.addEventListener("fetch", (event) => {
