@@ -145,6 +145,15 @@ def test_typing_translates_after_a_pause(page):
     assert translated(page) == expected.text
 
 
+def test_text_that_is_deleted_at_once_is_not_translated(page):
+    page.fill("#source", "blue bird sees")
+    page.fill("#source", "")
+    page.fill("#source", " ")
+    # A later timer of the same length ends after that of the deleted text.
+    page.evaluate("() => new Promise((resolve) => setTimeout(resolve, client.typingPause))")
+    assert "Type a sentence" not in page.locator("#status").text_content()
+
+
 def test_settings_of_the_page_are_inputs_of_the_graph(page):
     [first] = client_translate(page, "a man", OPTIONS, length_penalty=3.0, n_best=1)
     count = len(first["source_tokens"])

@@ -8,7 +8,6 @@ import typer
 from keras_bahdanau_export.commands.arguments import MaxCharacters, MaxTokens
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_export.commands.terminal import print_message
-from keras_bahdanau_runtime.site import write_site
 
 
 def site(
@@ -38,6 +37,8 @@ def site(
     Example:
         keras-bahdanau site en-de=artifact -o site
     """
+    from keras_bahdanau_runtime.site import write_site
+
     folders = artifact_folders(artifacts)
     size = write_site(
         folders, output, runtime, example or (), max_characters, max_tokens, overwrite

@@ -4,7 +4,6 @@ const SITE = /* site */ null; // the models and files of the site
 const isEmbedded = window !== window.top;
 // A module with one SIMD operation: a function that splats 0 to a vector.
 const SIMD_MODULE = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11];
-
 const STORING_TIME = 5000; // milliseconds in which a browser stores compiled code
 
 const client = {
@@ -31,8 +30,14 @@ const client = {
     byId("source").value ||= SITE.examples[0] ?? "";
     count();
     const open = () => byId("source").value ? translate() : call(SITE.models[0]).catch(() => {}); // shown with the first text
-    if (!isEmbedded) open();
-    else for (const event of ["focusin", "pointerdown"]) addEventListener(event, open, { once: true }); // not every reader wants the download
+    if (!isEmbedded) {
+      open();
+      return;
+    }
+    // Not every reader of the page around the frame wants the download.
+    const used = new AbortController();
+    used.signal.addEventListener("abort", open);
+    for (const event of ["focusin", "pointerdown"]) addEventListener(event, () => used.abort(), { signal: used.signal });
   },
 
   async translate({ model: name, ...body }, signal) {
@@ -68,11 +73,11 @@ function post(model, body) {
   worker ??= startWorker();
   return new Promise((resolve, reject) => {
     reply = { resolve, reject };
-    worker.postMessage(request(model, body));
+    worker.postMessage(createMessage(model, body));
   });
 }
 
-function request(model, body) {
+function createMessage(model, body) {
   const isOffline = Boolean(navigator.serviceWorker?.controller);
   return { model: { ...model, wasm: SITE.wasm, isOffline }, body };
 }
@@ -88,7 +93,7 @@ function startWorker() {
     event.preventDefault(); // it is shown on the page
     started.terminate();
     worker = null;
-    reply.reject(new RequestError("internal", event.message));
+    reply?.reject(new RequestError("internal", event.message)); // there is no call yet if it could not start
   });
   return started;
 }
@@ -106,7 +111,7 @@ function keepSite(model, body) {
     compiler.addEventListener("message", ({ data: { total } }) => {
       if (total === undefined) setTimeout(() => compiler.terminate(), STORING_TIME);
     });
-    compiler.postMessage(request(model, body));
+    compiler.postMessage(createMessage(model, body));
   }, { once: true });
   navigator.serviceWorker.register("offline.js").catch(() => {}); // without one, the page works online only
 }

@@ -24,7 +24,8 @@ MARK_ERRORS = "keras_bahdanau.mark"  # name of an error handler of `bytes.decode
 
 def _mark_error(error: UnicodeError) -> tuple[str, int]:
     """Replace bytes of another encoding by `UNDECODABLE`."""
-    assert isinstance(error, UnicodeDecodeError)
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
     return UNDECODABLE, error.end
 
 
