@@ -60,7 +60,7 @@ class BeamSearch(Search):
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    `|Y|` is the number of tokens, `EOS` included. A step extends `size` live hypotheses. A
+    `|Y|` is the number of tokens, `EOS` included, plus `length_offset`. A step extends `size` live hypotheses. A
     candidate that ends and is among the `size` best of the step is stored separately, so live
     hypotheses cannot displace it.
 
@@ -77,9 +77,12 @@ class BeamSearch(Search):
         coverage_penalty: Weight of `cp`, which rewards attention to every source position.
         n_best: Number of hypotheses returned; `size` if `None`.
         early_stopping: When the search of a sentence stops. False: when `size` hypotheses have
-            ended; True: when `n_best` have ended; "never": only when no live hypothesis can beat
-            the `n_best` best.
+            ended; True: when `n_best` have ended; "best": when `n_best` have ended and the best
+            candidate of the step is one that ends, as in OpenNMT-py; "never": only when no live
+            hypothesis can beat the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
+        length_offset: Number added to the length in `lp`; 1 counts the start token, as OpenNMT-py
+            does.
         groups: Number of groups of `size / groups` hypotheses (diverse beam search,
             arXiv 1610.02424). Each group is a separate beam. `diversity` is subtracted from the
             score of a token once per hypothesis of an earlier group that chose it at the same
@@ -118,6 +121,7 @@ class BeamSearch(Search):
     normalization: str = "gnmt"
     groups: int = 1
     diversity: float = 0.0
+    length_offset: int = 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -126,15 +130,16 @@ class BeamSearch(Search):
         check_range("coverage_penalty", self.coverage_penalty, float, 0)
         check_range("diversity", self.diversity, float, 0)
         check_range("groups", self.groups, int, 1, self.size)
+        check_range("length_offset", self.length_offset, int, 0)
         if self.n_best is not None:
             check_range("n_best", self.n_best, int, 1, self.size)
         if self.size % self.groups:
             raise ValueError(
                 f"Argument `groups` must divide `size`, {self.size}. Received: {self.groups}"
             )
-        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+        if type(self.early_stopping) is not bool and self.early_stopping not in ("best", "never"):
             raise ValueError(
-                f'Argument `early_stopping` must be True, False or "never". Received: '
+                f'Argument `early_stopping` must be True, False, "best" or "never". Received: '
                 f"{self.early_stopping!r}"
             )
         if self.normalization not in ("gnmt", "plain"):
@@ -229,7 +234,7 @@ class BeamSearch(Search):
             self.diversity,
         )
         totals = take_flat(choice.totals, selection.live)
-        totals = self._stop_groups(totals, selection.ended_scores, task.limits)
+        totals = self._stop_groups(totals, selection, task.limits)
         rows = selection.live // choice.ids.shape[-1]
         history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
         indices = ops.concatenate([selection.live, selection.ended], axis=1)
@@ -298,14 +303,15 @@ class BeamSearch(Search):
             penalties = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, penalties)
         return log_probs + penalties
 
-    def _stop_groups(self, totals, ended, limits):
+    def _stop_groups(self, totals, selection, limits):
         """Return `totals`, set to -inf in groups whose search is finished.
 
         Args:
             totals: `(B, K)` float32 log-probabilities of live hypotheses.
-            ended: `(B, K)` float32 scores of ended hypotheses.
+            selection: The `Selection` of the step.
             limits: `(B, 1)` int32 maximum lengths.
         """
+        ended = selection.ended_scores
         if self.groups > 1:
             by_group = (-1, self.groups, self._group_size)
             totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
@@ -315,7 +321,12 @@ class BeamSearch(Search):
             nth = ops.take(ended, ops.reshape(n - 1, (1,)), axis=-1)
         else:
             nth = last if n is None else ended[..., n - 1 : n]
-        if self.early_stopping is True or (not self.early_stopping and n is None):
+        if self.early_stopping == "best":
+            best_ends = selection.best_ends
+            if self.groups > 1:
+                best_ends = ops.expand_dims(best_ends, -1)
+            done = ops.logical_and(nth > NEG_INF, best_ends)
+        elif self.early_stopping is True or (not self.early_stopping and n is None):
             done = nth > NEG_INF
         else:
             # Log-probabilities only fall, so no live hypothesis can reach a better score.
@@ -336,6 +347,8 @@ class BeamSearch(Search):
         return self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
 
     def _length_penalty(self, lengths):
+        if self.length_offset:  # adding 0 would be an operation of each step
+            lengths = lengths + self.length_offset
         lengths = ops.cast(lengths, "float32")
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
@@ -433,6 +446,7 @@ max_length_ratio=None)
     normalization: str = _constant("gnmt")
     groups: int = _constant(1)
     diversity: float = _constant(0.0)
+    length_offset: int = _constant(0)
 
     def options(self):
         return Search.options(self)
@@ -450,12 +464,14 @@ class Selection(NamedTuple):
             arbitrary for those that ended earlier.
         ended_parents: `(B, K)` int32, the rows that the ended hypotheses continue: one of the
             `B * K` live rows if they ended in this step, else their row in `ended_rows`.
+        best_ends: `(B, groups)` bool, whether the best candidate of a group ends.
     """
 
     live: Any
     ended_scores: Any
     ended: Any
     ended_parents: Any
+    best_ends: Any
 
 
 def select_hypotheses(extensions, ended_scores, ended_rows, first_rows, size, groups, diversity):
@@ -510,7 +526,8 @@ def select_hypotheses(extensions, ended_scores, ended_rows, first_rows, size, gr
         parents = ops.concatenate([in_group(ended_rows), top // width], axis=1)
         ended = take_flat(ops.concatenate([top, top], axis=1), order)
         parents = take_flat(parents, order)
-        selections.append(Selection(live, group_scores, ended, parents))
+        best_ends = top_ended_scores[:, :1] > NEG_INF
+        selections.append(Selection(live, group_scores, ended, parents, best_ends))
         if len(selections) < groups:
             exists = ops.concatenate([top_live_ranks > NEG_INF, top_ended_scores > NEG_INF], 1)
             tokens = take_flat(extensions.ids, ops.concatenate([live, top], axis=1))

@@ -37,6 +37,10 @@ def plain_task(seed, batch=2, vocabulary=5, steps=4):
 BEAMS = {
     "narrow": (BeamSearch(3, 0.6), plain_task),
     "plain_normalization": (BeamSearch(4, 1.0, normalization="plain"), plain_task),
+    "stop_at_the_best_candidate": (
+        BeamSearch(4, 1.0, n_best=2, early_stopping="best", length_offset=1),
+        plain_task,
+    ),
     "diverse_groups": (BeamSearch(6, 1.0, groups=3, diversity=0.7, n_best=2), plain_task),
     "coverage": (BeamSearch(4, 0.6, coverage_penalty=0.3), coverage_task),
     "constraints": (

@@ -188,7 +188,7 @@ class Sentence:
 
     def score(self, tokens):
         """The score as the docstring of `BeamSearch` defines it."""
-        search, length = self.search, len(tokens)
+        search, length = self.search, len(tokens) + self.search.length_offset
         base = length if search.normalization == "plain" else (5 + length) / 6
         score = self.total(tokens) / base**search.length_penalty
         if search.coverage_penalty:
@@ -293,9 +293,14 @@ class Sentence:
                 ending = [tokens for tokens in self.by_turns(grown)[:members] if self.ended(tokens)]
                 chosen.update(tokens[-1] for tokens in live[group] + ending)
                 ended[group] = sorted(ended[group] + ending, key=lambda tokens: -self.score(tokens))
-                if len(ended[group]) >= members and search.early_stopping != "never":
-                    live[group] = []
                 ended[group] = ended[group][:members]
+                if search.early_stopping == "best":
+                    is_done = self.ended(self.by_turns(grown)[0]) if grown else True
+                    is_done = is_done and len(ended[group]) >= (search.n_best or members)
+                else:
+                    is_done = len(ended[group]) >= members and search.early_stopping != "never"
+                if is_done:
+                    live[group] = []
         outputs = dict.fromkeys(tokens for group in ended for tokens in group)  # no duplicates
         return sorted(outputs, key=lambda tokens: -self.score(tokens))[
             : search.n_best or search.size

@@ -154,6 +154,9 @@ BEAMS = [
     (6, 0.6, {"groups": 2, "diversity": 0.7, "n_best": 1}),
     (6, 0.6, {"groups": 3, "diversity": 2.0, "n_best": 2}),
     (6, 0.6, {"groups": 3}),
+    (4, 0.6, {"early_stopping": "best", "n_best": 1}),
+    (4, 1.0, {"early_stopping": "best", "n_best": 2, "length_offset": 1}),
+    (6, 0.6, {"early_stopping": "best", "groups": 3, "diversity": 0.5, "n_best": 1}),
     (2, 0.6, {"groups": 1, "diversity": 5.0}),
 ]
 
@@ -238,11 +241,37 @@ def late_winner():
         ({"n_best": 1, "early_stopping": True}, [(EOS,)]),
         ({"early_stopping": True}, [(4, 4, 4, 4), (EOS,)]),
         ({"early_stopping": "never", "n_best": 1}, [(4, 4, 4, 4)]),
+        # "3" is never the best candidate, so the search does not stop before the last step.
+        ({"early_stopping": "best", "n_best": 1}, [(4, 4, 4, 4)]),
     ],
     ids=str,
 )
 def test_early_stopping_stops_when_n_best_hypotheses_have_ended(options, expected):
     assert outputs_of(find(BeamSearch(2, 1.0, **options), late_winner())) == expected
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, [(6, 4, EOS)]), (1, [(5, EOS)])], ids=str)
+def test_the_length_offset_counts_in_the_length_penalty(offset, expected):
+    """exp(-1) for "5 END", exp(-1.4) for "6 4 END": -1/2 < -1.4/3, but -1/3 > -1.4/4."""
+    probabilities = np.full((1, 3, 7, 7), 1e-9)
+    probabilities[0, 0, BOS, [5, 6]] = np.exp([-1.0, -1.4])
+    probabilities[0, 0, BOS, 1] = 1 - np.exp([-1.0, -1.4]).sum()
+    probabilities[0, 1, [5, 6], [EOS, 4]] = probabilities[0, 2, 4, EOS] = 1.0
+    search = BeamSearch(3, 1.0, normalization="plain", n_best=1, length_offset=offset)
+    result = find(search, Task(np.log(probabilities).astype("float32")))
+    assert outputs_of(result) == expected
+
+
+def test_a_search_that_stops_at_the_best_candidate_ignores_a_later_better_output():
+    """ "5 END" is the best candidate of step 2; "6 6 END" has the better score per token."""
+    probabilities = np.full((1, 3, 7, 7), 1e-9)
+    probabilities[0, 0, BOS, [5, 6]] = 0.6, 0.4
+    probabilities[0, 1, 5, EOS] = probabilities[0, 1, 6, 6] = probabilities[0, 2, 6, EOS] = 1.0
+    task = Task(np.log(probabilities).astype("float32"))
+    search = BeamSearch(2, 2.0, normalization="plain", n_best=1)
+    assert outputs_of(find(search, task)) == [(6, 6, EOS)]  # log(0.4) / 9 > log(0.6) / 4
+    search = dataclasses.replace(search, early_stopping="best")
+    assert outputs_of(find(search, task)) == [(5, EOS)]
 
 
 @pytest.mark.parametrize("n_best", [1, 2, 3])
@@ -554,6 +583,7 @@ OUT_OF_RANGE = {
     "groups": (0, 2, 6),
     "normalization": ("none",),
     "early_stopping": ("always", 1, None),
+    "length_offset": (-1, 0.5),
     "min_length": (-1,),
     "no_repeat_ngram": (1.5,),
     "repetition_penalty": (0.9, float("nan"), "much"),
@@ -574,7 +604,7 @@ SEARCHES = [
     GreedySearch(),
     GreedySearch(min_length=2, forbidden=[0, 1], max_length_ratio=1.5),
     BeamSearch(),
-    BeamSearch(4, 0.6, 0.2, 3, True, "plain", 2, 0.5, forbidden=(0,), no_repeat_ngram=3),
+    BeamSearch(4, 0.6, 0.2, 3, True, "plain", 2, 0.5, 1, forbidden=(0,), no_repeat_ngram=3),
     BeamSearch(repetition_penalty=1.3),
 ]
 
