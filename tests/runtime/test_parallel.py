@@ -68,6 +68,32 @@ def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text,
     assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("A.CSV", CSV, ("en", "de")),
+        ("a.Jsonl", JSONL, ()),
+        ("a.ndjson", JSONL, ()),
+        ("a.NDJSON.GZ", JSONL, ()),
+        ("a.TMX", TMX, ("en", "de")),
+        ("a.Csv.Gz", CSV, ("en", "de")),
+        ("a.TSV.GZ", TSV, ()),
+    ],
+)
+def test_suffixes_of_a_name_may_be_capitals(tmp_path, name, text, columns):
+    path = write(tmp_path / name, text)
+    if name.lower().endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert [pair[1:] for pair in iterate_pairs(path, None, TextFormat(*columns))] == PAIRS
+
+
+def test_compressed_parquet_is_refused(tmp_path):
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(ValueError, match=r"a\.parquet\.gz: expected Parquet without a compression"):
+        list(iterate_pairs(path))
+
+
 def test_columns_may_be_inside_objects(tmp_path):
     objects = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, objects)))

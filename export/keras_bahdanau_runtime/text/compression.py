@@ -1,4 +1,4 @@
-"""Open files that may be compressed. The end of the name selects the compression."""
+"""Open files that may be compressed; see `file_kind`."""
 
 import bz2
 import contextlib
@@ -9,31 +9,17 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.text.file_kind import file_kind
 
-SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _BUFFER_SIZE = 2**18  # bytes
-
-
-def uncompressed_name(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file without its folder and without the suffix of a compression.
-
-    Example:
-
-    >>> uncompressed_name("data/train.tsv.xz")
-    'train.tsv'
-    """
-    name = Path(path).name
-    suffix = Path(name).suffix
-    return name.removesuffix(suffix) if suffix in SUFFIXES else name
 
 
 @contextlib.contextmanager
 def open_bytes(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed if its name ends with one of `SUFFIXES`.
+    """Open a file for reading, decompressed if its name tells the compression; see `file_kind`.
 
     Args:
         path: Path of the file.
@@ -45,7 +31,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ValueError: In the block: the compressed data is damaged or incomplete.
         MissingDependencyError: The name ends with `.zst` and backports.zstd is not installed.
     """
-    kind = SUFFIXES.get(Path(path).suffix)
+    kind = file_kind(path).compression
     if kind is None:
         with open(path, "rb") as file:
             yield file
