@@ -28,6 +28,19 @@ class FileKind(NamedTuple):
     compression: str | None = None
 
 
+def uncompressed_name(path: str | os.PathLike[str]) -> str:
+    """Return the name of a file without its folder and without the suffix of a compression.
+
+    Example:
+
+    >>> uncompressed_name("data/train.tsv.xz")
+    'train.tsv'
+    """
+    name = Path(path).name
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix.lower() in COMPRESSIONS else name
+
+
 def file_kind(path: str | os.PathLike[str]) -> FileKind:
     """Return the kind of a file with this name.
 
@@ -40,14 +53,12 @@ def file_kind(path: str | os.PathLike[str]) -> FileKind:
     >>> file_kind("data/train.CSV.gz")
     FileKind(format='csv', compression='gzip')
     """
-    name = Path(Path(path).name)
-    compression = COMPRESSIONS.get(name.suffix.lower())
-    if compression is not None:
-        name = name.with_suffix("")
-    kind = FileKind(_FORMATS.get(name.suffix.lower()), compression)
-    if kind.format == "parquet" and compression is not None:
+    suffix = Path(path).suffix.lower()
+    format_suffix = Path(uncompressed_name(path)).suffix.lower()
+    kind = FileKind(_FORMATS.get(format_suffix), COMPRESSIONS.get(suffix))
+    if kind.format == "parquet" and kind.compression is not None:
         raise ValueError(
             f"{os.fspath(path)}: expected Parquet without a compression around it. "
-            f"Received: {compression}. Unpack the file first."
+            f"Received: {kind.compression}. Unpack the file first."
         )
     return kind
