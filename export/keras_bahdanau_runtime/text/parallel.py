@@ -335,7 +335,7 @@ def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Ite
                 )
         rows = batch_rows(path, file, text_format.columns, _PARQUET_ROWS)
         number = 0
-        for batch in file.iter_batches(rows, columns=list(text_format.columns)):
+        for batch in file.iter_batches(rows, columns=list(text_format.columns), use_threads=False):
             for record in _batch_records(batch):
                 number += 1
                 yield _record_pair(record, f"{name}, row {number}", number, text_format)
