@@ -68,6 +68,32 @@ def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text,
     assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("A.CSV", CSV, ("en", "de")),
+        ("a.Jsonl", JSONL, ()),
+        ("a.ndjson", JSONL, ()),
+        ("a.NDJSON.GZ", JSONL, ()),
+        ("a.TMX", TMX, ("en", "de")),
+        ("a.Csv.Gz", CSV, ("en", "de")),
+        ("a.TSV.GZ", TSV, ()),
+    ],
+)
+def test_suffixes_of_a_name_may_be_capitals(tmp_path, name, text, columns):
+    path = write(tmp_path / name, text)
+    if name.lower().endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert [pair[1:] for pair in iterate_pairs(path, None, TextFormat(*columns))] == PAIRS
+
+
+def test_compressed_parquet_is_refused(tmp_path):
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(ValueError, match=r"a\.parquet\.gz: expected Parquet without a compression"):
+        list(iterate_pairs(path))
+
+
 def test_columns_may_be_inside_objects(tmp_path):
     objects = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, objects)))
@@ -85,6 +111,60 @@ def test_files_with_both_sides_may_be_compressed(tmp_path, suffix, name, text):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ValueError, match=rf"{name}\.{suffix} is not a complete"):
         list(iterate_pairs(path))
+
+
+def compress(kind, text):
+    if kind == "zst":
+        name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+        return pytest.importorskip(name, reason="zstd is not installed.").compress(text)
+    return {"gz": gzip, "bz2": bz2, "xz": lzma}[kind].compress(text)
+
+
+KINDS = ["gz", "bz2", "xz", "zst"]
+
+
+# The tools gzip, bzip2, xz and zstd accept this padding. Except for xz, they leave out what follows
+# zero bytes, with a warning or an error: all of it is read here.
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("zeros", [0, 4, 2**18])
+def test_all_streams_of_a_compressed_file_are_read(tmp_path, kind, zeros):
+    zeros = 0 if kind == "zst" else zeros
+    first, second = (compress(kind, f"{line}\n".encode()) for line in ("a\tb", "c\td"))
+    padding, path = bytes(zeros), tmp_path / f"a.tsv.{kind}"
+    path.write_bytes(first + padding + compress(kind, b"") + second + padding)
+    assert list(iterate_pairs(path)) == [(1, "a", "b"), (2, "c", "d")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda kind, stream: b"",
+        lambda kind, stream: bytes(4),
+        lambda kind, stream: bytes(4) + stream,
+        lambda kind, stream: stream + b"x",
+        lambda kind, stream: stream + b"a\tb\n" * 9,
+        lambda kind, stream: stream + stream[:-1],
+        lambda kind, stream: stream + stream[:1],
+        lambda kind, stream: stream + stream[:9] + b"\xff" * 9 + stream[18:],
+        lambda kind, stream: stream + compress(KINDS[KINDS.index(kind) - 2], b"a\tb\n"),
+        lambda kind, stream: stream + bytes(4) + b"x" + stream,
+    ],
+)
+def test_anything_but_streams_in_a_compressed_file_is_refused(tmp_path, kind, broken):
+    path = tmp_path / f"a.tsv.{kind}"
+    path.write_bytes(broken(kind, compress(kind, b"a\tb\n")))
+    with pytest.raises(ValueError, match=rf"a\.tsv\.{kind} is not a complete"):
+        list(iterate_pairs(path))
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [("xz", 1), ("xz", 6), ("zst", 4)])
+def test_padding_that_a_compression_does_not_have_is_refused(tmp_path, kind, zeros):
+    path, stream = tmp_path / f"a.tsv.{kind}", compress(kind, b"a\tb\n")
+    for data in (stream + bytes(zeros), stream + bytes(zeros) + stream):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"a\.tsv\.{kind} is not a complete"):
+            list(iterate_pairs(path))
 
 
 def test_translation_memories_may_be_compressed(tmp_path):

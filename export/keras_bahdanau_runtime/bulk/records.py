@@ -22,11 +22,10 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import atomic_write
-from keras_bahdanau_runtime.text.compression import uncompressed_name
 from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
+from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind
 
 TEXT, TRANSLATION = "text", "translation"  # default names of the columns
-_UNSUPPORTED_COMPRESSION = (".bz2", ".xz", ".zst", ".zip")
 _READ_ROWS = 8192  # rows of a batch read from Parquet
 _GROUP_ROWS = 65_536  # rows of a Parquet row group to write
 _NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
@@ -110,12 +109,13 @@ def open_records(
             "Argument `output` must be of the kind of the source: .jsonl, .parquet or lines of "
             f"text. Received: {str(output)!r}"
         )
-    if output.suffix in _UNSUPPORTED_COMPRESSION:
+    compression = file_kind(output).compression
+    if compression not in (None, "gzip") or output.suffix.lower() == ".zip":
         raise ValueError(
             "Argument `output` must be uncompressed, or end with .gz. "
             f"Received: {str(output)!r}, which names another compression"
         )
-    compress = output.suffix == ".gz"
+    compress = compression == "gzip"
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
@@ -147,10 +147,10 @@ def is_text(source: Source) -> bool:
 
 
 def _kind(source: Source) -> "type[Lines | JsonLines | Parquet]":
-    name = source.name if isinstance(source, Path) else ""
-    if uncompressed_name(name).endswith(".jsonl"):
+    kind = file_kind(source) if isinstance(source, Path) else FileKind()
+    if kind.format == "jsonl":
         return JsonLines
-    return Parquet if name.endswith(".parquet") else Lines
+    return Parquet if kind.format == "parquet" else Lines
 
 
 class Lines:

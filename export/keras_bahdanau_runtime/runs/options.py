@@ -625,12 +625,13 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
         MissingDependencyError: The file is YAML and PyYAML is not installed.
     """
     path = Path(path)
-    if path.suffix not in (".json", ".yaml", ".yml"):
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".yaml", ".yml"):
         raise ValueError(
             f"Argument `config` must end with .json, .yaml or .yml. Received: {str(path)!r}"
         )
     data = path.read_bytes()
-    if path.suffix == ".json":
+    if suffix == ".json":
         format = "JSON"
         errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
         parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)

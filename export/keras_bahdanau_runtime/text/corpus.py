@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from keras_bahdanau_runtime.text.compression import SUFFIXES, open_bytes
+from keras_bahdanau_runtime.text.compression import open_bytes
+from keras_bahdanau_runtime.text.file_kind import COMPRESSIONS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -40,7 +41,7 @@ _SIGNATURES = {
     rb"PK\x03\x04": "zip",
     rb"\xff\xfe|\xfe\xff": "UTF-16",
 }
-_SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
+_SUFFIX_OF = {kind: suffix for suffix, kind in COMPRESSIONS.items()}
 
 
 def read_lines(
@@ -179,7 +180,7 @@ def _check_is_text(name: str, line: bytes) -> None:
             advice = "Unpack the file first."
             if kind == "UTF-16":
                 advice = "Convert it to UTF-8, or set the encoding of commands with --encoding."
-            elif kind in _SUFFIX_OF and not name.endswith(_SUFFIX_OF[kind]):
+            elif kind in _SUFFIX_OF and not name.lower().endswith(_SUFFIX_OF[kind]):
                 advice = f"Give it a name that ends with {_SUFFIX_OF[kind]}, or unpack it first."
             raise ValueError(f"{name}: expected text. Received: {kind}. {advice}")
 

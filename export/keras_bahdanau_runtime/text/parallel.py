@@ -1,15 +1,14 @@
 """Read parallel text: two files with one side each, or files with both sides.
 
-| name ends with | a pair                                          |
-|----------------|-------------------------------------------------|
-| `.csv`         | a row, below a row with the names of columns    |
-| `.jsonl`       | an object on a line                             |
-| `.parquet`     | a row                                           |
-| `.tmx`         | a translation unit                              |
-| anything else  | a line with two columns, separated by a tab     |
+| name ends with       | a pair                                          |
+|----------------------|-------------------------------------------------|
+| `.csv`               | a row, below a row with the names of columns    |
+| `.jsonl` `.ndjson`   | an object on a line                             |
+| `.parquet`           | a row                                           |
+| `.tmx`               | a translation unit                              |
+| anything else        | a line with two columns, separated by a tab     |
 
-A further suffix names the compression, as for `iterate_lines`. Line breaks inside a text become
-spaces.
+A further suffix names the compression; see `file_kind`. Line breaks inside a text become spaces.
 """
 
 import codecs
@@ -28,7 +27,7 @@ from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.text.compression import open_bytes, uncompressed_name
+from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
     UNDECODABLE,
@@ -39,6 +38,7 @@ from keras_bahdanau_runtime.text.corpus import (
     not_utf8,
     read_lines,
 )
+from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -169,10 +169,8 @@ def iterate_pairs(
     """
     if target is not None:
         return _iterate_sides(source, target, text_format, warn)
-    suffix = ""
-    if isinstance(source, (str, os.PathLike)):
-        suffix = Path(uncompressed_name(source)).suffix
-    return _READERS.get(suffix, _iterate_tab_separated)(source, text_format, warn)
+    kind = file_kind(source) if isinstance(source, (str, os.PathLike)) else FileKind()
+    return _READERS.get(kind.format, _iterate_tab_separated)(source, text_format, warn)
 
 
 def _iterate_sides(
@@ -410,11 +408,11 @@ def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterato
                 yield number, _single_line(texts[0]), _single_line(texts[1])
 
 
-_READERS: dict[str, Callable[[Source, TextFormat, bool], Iterator[Pair]]] = {
-    ".csv": _iterate_csv,
-    ".jsonl": _iterate_json_lines,
-    ".parquet": _iterate_parquet,
-    ".tmx": _iterate_tmx,
+_READERS: dict[str | None, Callable[[Source, TextFormat, bool], Iterator[Pair]]] = {
+    "csv": _iterate_csv,
+    "jsonl": _iterate_json_lines,
+    "parquet": _iterate_parquet,
+    "tmx": _iterate_tmx,
 }
 
 
