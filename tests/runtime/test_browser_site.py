@@ -351,9 +351,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("script", "sentence"), REFUSED)
-def test_feature_that_the_browser_refuses_does_not_stop_the_page(
-    sites, browser, script, sentence
-):
+def test_feature_that_the_browser_refuses_does_not_stop_the_page(sites, browser, script, sentence):
     context = browser.new_context()
     context.add_init_script(script.replace("GET", "get() { throw new DOMException('x'); }"))
     page = context.new_page()
