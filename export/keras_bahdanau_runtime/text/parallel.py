@@ -14,7 +14,6 @@ A further suffix names the compression; see `file_kind`. Line breaks inside a te
 import codecs
 import csv
 import glob
-import json
 import logging
 import os
 import re
@@ -25,14 +24,16 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.checks import check_text, parse_json, quote
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
+    MAX_LINE,
     UNDECODABLE,
     UTF_8,
     Source,
+    check_length,
     iterate_lines,
     name_of,
     not_utf8,
@@ -210,13 +211,14 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
         if skips and UNDECODABLE in line:
             yield number, None, None
             continue
-        columns = line.split("\t")
+        columns = line.split("\t", needed)
         count = len(columns)
         if count == needed or (count > needed and not is_exact):
             yield number, columns[first], columns[second]
         elif not line.strip():
             yield number, "", ""
         else:
+            count = line.count("\t") + 1
             expected = f"expected {needed} columns separated by tabs"
             if count == 1:
                 expected += ", or a second file with the other side"
@@ -240,21 +242,27 @@ def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
 
 def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    quotes = end = 0  # number of quotes in the row, and last line of the row before
+    # Quotes and characters of the row so far, and the last line of the row before.
+    quotes = length = end = 0
 
     def terminated_lines() -> Iterator[str]:
-        nonlocal quotes
+        nonlocal quotes, length
         for line in text_format.lines(source, warn):
             quotes += line.count('"')
+            length += len(line)
+            check_length(length, f"{name}, line {end + 1}")
             yield f"{line}\n"
+
+    # The limit of the module is for all readers of the process, so it is never made smaller.
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_LINE))
 
     # Without `strict`, a quote that is not closed would take in the rest of the file.
     reader = csv.reader(terminated_lines(), strict=True)
 
     def next_row(is_header: bool = False) -> list[str] | csv.Error | None:
         """Return the next row, an error if it can be skipped, or `None` at the end."""
-        nonlocal quotes
-        quotes = 0
+        nonlocal quotes, length
+        quotes = length = 0
         try:
             return next(reader, None)
         except csv.Error as error:
@@ -289,7 +297,7 @@ def _csv_column(name: str, header: list[str], column: str) -> int:
     if header.count(column) != 1:
         raise ValueError(
             f"Arguments `source_column` and `target_column` must be columns of {name}, one of "
-            f"{header}. Received: {column!r}"
+            f"{quote(header)}. Received: {column!r}"
         )
     return header.index(column)
 
@@ -306,8 +314,8 @@ def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> 
             continue
         location = f"{name}, line {number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             text_format.bad_line(location, f"expected a JSON object. Received: {error}")
             yield number, None, None
         else:
@@ -375,11 +383,11 @@ def _text(record: Any, column: str) -> str:
     is_key = isinstance(record, dict) and column in record
     for key in [column] if is_key else column.split("."):
         if not isinstance(value, dict) or key not in value:
-            keys = f"the keys {list(value)}" if isinstance(value, dict) else f"{value!r:.80}"
-            raise ValueError(f"expected a text as {column!r}. Received: {keys:.200}")
+            received = f"the keys {quote([*value])}" if isinstance(value, dict) else quote(value)
+            raise ValueError(f"expected a text as {column!r}. Received: {received}")
         value = value[key]
     if not isinstance(value, str):
-        raise ValueError(f"expected a text as {column!r}. Received: {value!r:.80}")
+        raise ValueError(f"expected a text as {column!r}. Received: {quote(value)}")
     check_text(column, value)
     return _single_line(value)
 
@@ -401,7 +409,7 @@ def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterato
                 text_format.bad_line(
                     f"{name}, line {number}",
                     f"expected the languages {languages[0]!r} and {languages[1]!r}. "
-                    f"Received: {available}",
+                    f"Received: {quote(available)}",
                 )
                 yield number, None, None
             else:

@@ -68,7 +68,9 @@ def _parse(
     try:
         vector = np.array([float(part) for part in numbers], np.float32)
     except ValueError as error:
-        raise ValueError(f"{path}, line {number}: expected numbers. Received: {error}") from error
+        raise ValueError(
+            f"{path}, line {number}: expected numbers. Received: {error!s:.120}"
+        ) from error
     if len(vector) != width or not np.isfinite(vector).all():
         raise ValueError(
             f"{path}, line {number}: expected {width} finite numbers. "
