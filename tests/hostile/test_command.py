@@ -205,7 +205,10 @@ def test_translation_that_filled_the_disk_is_resumed_when_there_is_room(
     finished = subprocess.run(
         [*small_disk, "sh", "-c", line, texts, *command], capture_output=True, env=ENVIRONMENT
     )
-    first, second = ["1", "other", "out.journal", "out.partial"], ["1", "0", "out", "same"]
+    first, second = (
+        ["1", "other", "out.journal", "out.partial"],
+        ["1", "0", ".out.journal", "out", "same"],
+    )
     assert finished.stdout.decode().split() == [*first, *second], finished.stderr
     disk_error, resume_error = finished.stderr.decode().splitlines()
     assert disk_error == "error: [Errno 28] No space left on device: 'out.partial'"

@@ -55,7 +55,8 @@ def interrupt(translator, source, output, rows=WINDOW, **options):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    """Names of all files but the records of finished outputs, which are hidden."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def test_each_line_is_translated_to_one_line(translator, lines, tmp_path):
@@ -165,16 +166,71 @@ def test_damaged_files_of_an_unfinished_output_are_refused(
         translate_file(translator, lines[0], unfinished, resume=True)
 
 
-def test_existing_output_counts_as_finished(translator, lines, tmp_path, caplog):
+def test_finished_output_is_not_translated_again(translator, lines, tmp_path, caplog):
+    source = write_lines(tmp_path / "in.txt", ["a man", LONG])
     output = tmp_path / "out"
-    output.write_text("old")
+    assert translate_file(translator, source, output) == 1
+    with pytest.raises(ValueError, match="`output` must be a new file"):
+        translate_file(translator, source, output)
     (tmp_path / "out.journal").touch()  # left by a process that was killed at its end
     (tmp_path / "out.partial").touch()
-    with pytest.raises(ValueError, match="`output` must be a new file"):
-        translate_file(translator, lines[0], output)
-    assert translate_file(translator, lines[0], output, resume=True) == 0
-    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "old"
+    progress = lambda done, total: pytest.fail("nothing must be translated")  # noqa: E731
+    assert translate_file(translator, source, output, resume=True, progress=progress) == 1
+    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "a man\n\n"
     assert "it is complete" in caplog.text
+    with source.open("rb") as stream:
+        assert translate_file(translator, stream, output, resume=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            ["a man", "a cat"],
+            "`source` must contain the rows that .*Received: other rows. ",
+        ),
+        (["a man", "a dog", "a cat"], "`source` must contain .*other rows: 3 instead of 2"),
+        (["a man"], "`source` must contain .*other rows: 1 instead of 2"),
+        ({"batch_size": 8}, "`batch_size` must be the value that .*out was started with, 16. .* 8"),
+        ({"truncate": True}, "`truncate` must be the value"),
+        (
+            {"shard": (1, 1), "output_format": file.OutputFormat(scores=True)},
+            "`output_format` must",
+        ),
+        ("output", "`output` must be .*unchanged since it was written.*which has changed"),
+        ("record", r"`output` must .*have a record of what .* exists without \.out\.journal"),
+    ],
+)
+def test_finished_output_of_something_else_is_refused(translator, tmp_path, changed, words):
+    source, output = write_lines(tmp_path / "in", ["a man", "a dog"]), tmp_path / "out"
+    translate_file(translator, source, output)
+    if changed == "output":
+        output.write_text("a man\na cat\n")
+    elif changed == "record":  # that of an earlier version
+        (tmp_path / ".out.journal").unlink()
+    elif isinstance(changed, list):
+        write_lines(source, changed)
+    before = output.read_bytes()
+    options = changed if isinstance(changed, dict) else {}
+    with pytest.raises(ValueError, match=rf"{words}.*Remove .*out to start again"):
+        translate_file(translator, source, output, resume=True, **options)
+    assert output.read_bytes() == before
+    output.unlink()
+    assert translate_file(translator, source, output, **options) == 0  # a new run
+    assert translate_file(translator, source, output, resume=True, **options) == 0
+
+
+def test_finished_output_of_another_artifact_or_stream_is_refused(translator, tmp_path):
+    source, output = write_lines(tmp_path / "in", ["a man"]), tmp_path / "out"
+    with source.open("rb") as stream:
+        translate_file(translator, stream, output)
+    assert translate_file(translator, source, output, resume=True) == 0
+    other = Translator(make(tmp_path / "other", copy_graph(cut=1)))
+    with pytest.raises(ValueError, match=r"`artifact` must be the value that .*out was started"):
+        translate_file(other, source, output, resume=True)
+    write_lines(source, ["a dog"])
+    with source.open("rb") as stream, pytest.raises(ValueError, match="`source` must contain"):
+        translate_file(translator, stream, output, resume=True)
 
 
 def test_output_of_another_process_is_not_replaced(translator, lines, tmp_path, monkeypatch):
@@ -469,6 +525,16 @@ def test_parquet_is_resumed_and_sharded(translator, parquet, tmp_path, group):
     assert ids == list(range(len(texts)))
 
 
+def test_finished_parquet_of_other_columns_is_refused(translator, parquet, tmp_path):
+    source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    parquet.write_table(table(parquet, ["a man"]), source)
+    translate_file(translator, source, output)
+    assert translate_file(translator, source, output, resume=True) == 0
+    parquet.write_table(table(parquet, ["a man"]).drop_columns("id"), source)
+    with pytest.raises(ValueError, match="`source` must contain the rows"):
+        translate_file(translator, source, output, resume=True)
+
+
 def test_invalid_parquet_is_refused(translator, parquet, tmp_path):
     source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     source.write_bytes(b"PAR1 no more")
@@ -556,9 +622,9 @@ def test_rows_are_flushed_before_the_journal_counts_them(translator, lines, tmp_
             flushed_sizes.append(os.fstat(descriptor).st_size)
         fsync(descriptor)
 
-    def check_and_write(journal, place):
+    def check_and_write(journal, place, *finished):
         assert flushed_sizes[-1] >= place.bytes > 0
-        write(journal, place)
+        write(journal, place, *finished)
 
     monkeypatch.setattr(os, "fsync", fsync_and_record_size)
     monkeypatch.setattr(Journal, "write", check_and_write)

@@ -15,13 +15,13 @@ import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
 from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind
 
@@ -53,6 +53,11 @@ class Records(Protocol):
     `publish` turns it into the output.
     """
 
+    @property
+    def header(self) -> bytes:
+        """Bytes of the file in front of its rows, which determine their meaning; set by `count`."""
+        ...
+
     def count(self) -> int:
         """Read the file once and return the number of rows.
 
@@ -69,6 +74,18 @@ class Records(Protocol):
         """
         ...
 
+    def fingerprint(self, digest: str) -> str:
+        """Return a hash of the part of the file that determines the output.
+
+        Args:
+            digest: SHA-256 of the header and the keys of the rows.
+        """
+        ...
+
+    def render_header(self) -> bytes:
+        """Return the bytes in front of the first row of the file for the partial file."""
+        ...
+
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         """Return the bytes of rows for the partial file.
 
@@ -79,8 +96,23 @@ class Records(Protocol):
         """
         ...
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        """Convert the complete partial file of these rows to the output."""
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
+        """Convert the complete partial file of these rows to the output.
+
+        Args:
+            partial: The partial file.
+            output: The output.
+            start: As for `rows`.
+            stop: As for `rows`.
+            on_complete: Called with the complete file before it is renamed to the output.
+        """
         ...
 
 
@@ -161,6 +193,8 @@ class Lines:
         compress: bool. Whether to compress the output by gzip.
     """
 
+    header = b""
+
     def __init__(self, source: Source, compress: bool = False) -> None:
         self._source, self._compress = source, compress
         self._counted = False
@@ -175,6 +209,12 @@ class Lines:
         for number, line in enumerate(itertools.islice(lines, start, stop), start + 1):
             yield self._row(line, number)
 
+    def fingerprint(self, digest: str) -> str:
+        return digest
+
+    def render_header(self) -> bytes:
+        return b""
+
     def _row(self, line: bytes, number: int) -> Row:
         try:
             return Row(line, line.decode("utf-8"))
@@ -185,9 +225,17 @@ class Lines:
         lines = itertools.chain.from_iterable(translations)
         return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
         if self._compress and not partial.stat().st_size:
             partial.write_bytes(self._compressed(b""))  # an empty file is not valid gzip
+        on_complete(partial)
         os.replace(partial, output)
 
     def _compressed(self, data: bytes) -> bytes:
@@ -292,6 +340,8 @@ class Parquet:
         MissingDependencyError: pyarrow is not installed.
     """
 
+    header = b""
+
     def __init__(self, source: Path, column: str, new_column: str) -> None:
         self._arrow = require("pyarrow", extra="parquet")
         self._parquet = require("pyarrow.parquet", extra="parquet")
@@ -339,6 +389,12 @@ class Parquet:
     def count(self) -> int:
         return sum(1 for _ in self.rows())
 
+    def fingerprint(self, digest: str) -> str:
+        return file_sha256(self._source)  # the output has the other columns, too
+
+    def render_header(self) -> bytes:
+        return b""
+
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         for batch in self._batches(start, stop, [self._column]):
             column = batch.column(0)
@@ -364,7 +420,14 @@ class Parquet:
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
         new_field = self._arrow.field(self._new_column, self._arrow.string())
         with self._open() as file:
             schema = file.schema_arrow.append(new_field)
@@ -374,6 +437,7 @@ class Parquet:
                     texts = [json.loads(line) for line in itertools.islice(lines, len(batch))]
                     columns = [*batch.columns, self._arrow.array(texts, self._arrow.string())]
                     writer.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=schema))
+            on_complete(path)
         partial.unlink()
 
     def _batches(
