@@ -561,24 +561,24 @@ def test_elements_outside_of_a_unit_have_no_text():
 
 
 def test_messages_about_large_data_are_short(tmp_path):
-    long, many = "x" * 100_000, [f"x{i}" for i in range(10_000)]
+    long, names = "x" * 100_000, [f"x{i}" for i in range(10_000)]
     nested = "[" * 500 + "]" * 500
-    for name, text, columns in (
-        ("a.csv", ",".join(many) + "\n", ()),
-        ("a.jsonl", json.dumps(dict.fromkeys(many)), ()),
-        ("a.jsonl", json.dumps({"source": many}), ()),
-        ("a.jsonl", json.dumps({"source": dict.fromkeys(many)}), ()),
+    for file, text, columns in (
+        ("a.csv", ",".join(names) + "\n", ()),
+        ("a.jsonl", json.dumps(dict.fromkeys(names)), ()),
+        ("a.jsonl", json.dumps({"source": names}), ()),
+        ("a.jsonl", json.dumps({"source": dict.fromkeys(names)}), ()),
         ("a.jsonl", f'{{"source": {nested}}}', ()),
         ("a.jsonl", f'{{"source": 1{"0" * 4000}}}', ()),
         ("a.jsonl", f'{{"source": 1{"0" * 5000}}}', ()),
         ("a.jsonl", "[" * 100_000, ()),
         ("a.jsonl", f'{{"{long}": 1, "{long}": 2}}', ()),
-        ("a.tmx", tmx(unit(*((code, "a") for code in many))), ("en", "de")),
+        ("a.tmx", tmx(unit(*((code, "a") for code in names))), ("en", "de")),
         ("a.tmx", tmx(unit((long, "a"))), ("en", "de")),
         ("a.tmx", f"<{long}>", ("en", "de")),
         ("a.tsv", "x\t" * 100_000, ()),
     ):
-        path = write(tmp_path / name, text)
+        path = write(tmp_path / file, text)
         with pytest.raises(ValueError, match="Received: ") as error:
             list(iterate_pairs(path, None, TextFormat(*columns)))
         message = str(error.value).replace(str(tmp_path), "")

@@ -1,6 +1,6 @@
 """Read Parquet files in bounded memory.
 
-A few kilobytes of Parquet can stand for gigabytes of text: a page is compressed, and many rows can
+A few kilobytes of Parquet can expand to gigabytes of text: a page is compressed, and many rows can
 refer to one long text. So the headers of all pages are read first, without the pages. They tell how
 many rows a batch may have, and a page that is too large is refused. pyarrow refuses a page that
 does not have the size of its header.
@@ -41,7 +41,7 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def batch_rows(
-    path: str | os.PathLike[str], file: Any, columns: Sequence[str] | None, most: int
+    path: str | os.PathLike[str], file: Any, columns: Sequence[str] | None, limit: int
 ) -> int:
     """Return how many rows of some columns may be read at once.
 
@@ -50,7 +50,7 @@ def batch_rows(
         file: Its `pyarrow.parquet.ParquetFile`.
         columns: Paths of columns, such as "translation.en"; a column of structs has all columns
             inside. `None` for all columns.
-        most: Largest result.
+        limit: Largest result.
 
     Raises:
         ValueError: A page is too large or has no valid header.
@@ -74,7 +74,7 @@ def batch_rows(
                         f"{os.fspath(path)}: expected pages of at most {_MAX_PAGE >> 20} MB in "
                         f"column {name!r:.80}. Received: {problem}"
                     ) from error
-    return max(1, min(most, int(_BATCH_BYTES / largest)))
+    return max(1, min(limit, int(_BATCH_BYTES / largest)))
 
 
 def _row_bytes(data: BinaryIO, chunk: Any) -> float:
