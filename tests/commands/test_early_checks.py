@@ -106,6 +106,22 @@ MISTAKES = [
     (["align", "artifact", "en"], "en, line 1: expected 2 columns .*, or a second file"),
     (["align", "run", "en", "de"], "is a training run. Export it first: keras-bahdanau export"),
     (["translate", "run", "en"], "is a training run. Export it first: keras-bahdanau export"),
+    # Files of other formats are not read as lines.
+    (["translate", "artifact", "pairs.csv"], "`source` must be used with an `output`.*pairs.csv"),
+    (["translate", "artifact", "pairs.csv", "-o", "new"], "`output` must be of the kind"),
+    (["translate", "artifact", "en.tmx", "-o", "new"], "`source` must be lines of text, .csv"),
+    ([*TRAIN[:1], "pairs.csv", *TRAIN[2:]], "pairs.csv: expected a file with one sentence per"),
+    ([*TRAIN[:4], "pairs.csv", *TRAIN[5:]], "pairs.csv: expected a file with one sentence per"),
+    ([*DISTILL[:2], "pairs.csv", *DISTILL[3:]], "`sources` must be files of lines .*pairs.csv"),
+    ([*DISTILL, "--reference", "pairs.csv"], "`references` must be files of lines .*pairs.csv"),
+    ([*EXPORT, "--source", "en", "--reference", "pairs.csv"], "pairs.csv: expected a file with"),
+    (["evaluate", "run", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["evaluate", "run", "en", "de", "pairs.csv"], "pairs.csv: expected a file with one sentence"),
+    (["shortlist", "run", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["score", "artifact", "en", "pairs.csv"], "pairs.csv: expected a file with one sentence per"),
+    (["align", "artifact", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["prepare", "en", "pairs.csv", "-o", "new"], "pairs.csv: expected a file with one sentence"),
+    (["verify", "artifact", "run", "--source", "pairs.csv"], "pairs.csv: expected a file with one"),
 ]
 
 
@@ -119,6 +135,8 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("de", b"x\ny\n"),
         ("short", b"x\n"),
         ("latin", b"x\n\xff"),
+        ("pairs.csv", b"source,target\na,x\n"),
+        ("en.tmx", b"<tmx/>"),
         ("export.json", b'{"precision": "x"}'),
         ("source.json", b'{"source": "en"}'),
     ):
