@@ -571,7 +571,7 @@ def test_csv_without_rows_keeps_its_header(translator, tmp_path):
         ("text,text\n", "`text_column` must be one column of"),
         ("text,translation\n", "`output_column` must be a new column"),
         ('text\n"a man\n"b" man\n', r"in\.csv, line 2: expected CSV"),
-        ('text\na\n"' + "b\n" * 2**23, r"in\.csv, line 3: expected at most 16 MB"),
+        ('text\na\n"' + ("b" * 2**20 + "\n") * 17, r"in\.csv, line 3: expected at most 16 MB"),
     ],
     ids=["empty", "semicolons", "twice", "existing", "open quote", "endless quote"],
 )

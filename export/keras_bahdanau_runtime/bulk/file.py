@@ -67,7 +67,7 @@ class Finished:
     """Fingerprints of a finished output.
 
     Args:
-        source: str. What `Records.fingerprint` returned for the translated rows.
+        source: str. Result of `Records.fingerprint` for the translated rows.
         output: str. SHA-256 of the output.
     """
 
@@ -83,7 +83,7 @@ class Journal:
     Args:
         path: `Path`.
         settings: JSON values by name.
-        subject: What has these settings, for messages; the journal if empty.
+        subject: Name of the file with these settings, for messages; `path` if empty.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], subject: str = "") -> None:
