@@ -406,8 +406,8 @@ class TabSeparated(Lines):
 class Csv(Lines):
     """`Records` of CSV with the names of columns in the first row.
 
-    A blank line stays blank. The other rows keep their bytes, with a cell at the end. Only the first
-    of several shards has the names of the columns.
+    A blank line stays blank. The other rows keep their bytes, with a cell at the end. Only the
+    first of several shards has the names of the columns.
 
     Args:
         source: `Path`.
