@@ -141,7 +141,7 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     with driver(cluster, artifact, source, output) as process:
         error = process.communicate()[1].decode()
     assert process.returncode == 1
-    assert "b.txt: expected UTF-8 text" in error and "Received: bzip2" in error
+    assert "b.txt: expected text" in error and "Received: bzip2" in error
     assert "c.txt: 2 rows could not be translated" in error
     assert "error: 2 files are not translated completely; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"

@@ -36,6 +36,20 @@ def unit(*variants):
     return f"<tu>{texts}</tu>\n"
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.jsonl.gz", "a.parquet", "a.tmx", "a.json"])
+def test_file_of_another_format_is_no_side(tmp_path, name):
+    (tmp_path / name).write_text("source,target\n")
+    (tmp_path / "a.en").write_text("a man\n")
+    sides = tmp_path / name, tmp_path / "a.en"
+    for read in (
+        lambda: read_side(sides[0], TextFormat()),
+        lambda: read_pairs(*sides),
+        lambda: read_pairs(*reversed(sides)),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}: expected a file with one sentence per li"):
+            read()
+
+
 def tmx(*units, head=""):
     return f'{head}<tmx version="1.4"><header srclang="en"/><body>\n{"".join(units)}</body></tmx>'
 

@@ -22,15 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
-from keras_bahdanau_runtime.bulk.records import (
-    JsonLines,
-    Lines,
-    Parquet,
-    Records,
-    Row,
-    Source,
-    open_records,
-)
+from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import (
     add_path_to_errors,
@@ -75,7 +67,7 @@ class Finished:
     """Fingerprints of a finished output.
 
     Args:
-        source: str. What `Records.fingerprint` returned for the translated rows.
+        source: str. Result of `Records.fingerprint` for the translated rows.
         output: str. SHA-256 of the output.
     """
 
@@ -91,7 +83,7 @@ class Journal:
     Args:
         path: `Path`.
         settings: JSON values by name.
-        subject: What has these settings, for messages; the journal if empty.
+        subject: Name of the file with these settings, for messages; `path` if empty.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], subject: str = "") -> None:
@@ -194,8 +186,8 @@ def translate_file(
 
     Args:
         translator: `Translator`.
-        source: `Path` of lines of text, JSON lines or Parquet (see `records`), or a stream of
-            lines.
+        source: `Path` of lines of text, CSV, tab-separated text, JSON lines or Parquet (see
+            `records`), or a stream of lines.
         output: `Path` of a new file of the same kind.
         resume: bool. Whether to continue an interrupted call. On the same machine, the result has
             the same bytes as that of an uninterrupted call. An existing output is complete if it
@@ -203,9 +195,8 @@ def translate_file(
         shard: `(i, n)`: translate the i-th (from 1) of n parts with about the same number of rows.
             Parts start at windows; the concatenated outputs of lines have the same bytes as the
             output of the whole file.
-        text_column: Key or column to translate, for JSON lines and Parquet; "text" if `None`.
-            "translation.en" is "en" inside "translation".
-        output_column: Key or column to add to them; "translation" if `None`.
+        text_column: Key or column to translate, as for `open_records`.
+        output_column: Key or column to add, as for `open_records`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
@@ -215,7 +206,7 @@ def translate_file(
             first with the rows of an interrupted call, then after each batch.
         on_failed: Called with the number (from 1) of each row without a translation, and the
             reason.
-        output_format: `OutputFormat`; for Parquet only a plain one.
+        output_format: `OutputFormat`; only a plain one for CSV, tab-separated text and Parquet.
         prefixes: As for `Translator.translate`, one for each row of the file.
         required: As for `Translator.translate`, a list for each row of the file.
         **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
@@ -249,10 +240,10 @@ def translate_file(
                 f"Received: {str(output)!r}"
             )
     check_positive(window=window)
-    if isinstance(records, Parquet) and not output_format.is_plain:
+    if records.values == "text" and not output_format.is_plain:
         raise ValueError(
-            "Argument `output_format` must be plain for Parquet, whose new column contains texts. "
-            f"Received: {output_format}"
+            "Argument `output_format` must be plain for .csv, .tsv and .parquet, whose new column "
+            f"contains texts. Received: {output_format}"
         )
     start, stop = _shard_rows(records, shard, window, is_stream=state is None)
     values_by_name: dict[str, Any] = {"prefixes": prefixes, "required": required}
@@ -432,7 +423,7 @@ class _Job:
             if row.error is not None:
                 hypotheses = [dataclasses.replace(hypotheses[0], error=row.error)]
             error = hypotheses[0].error
-            if isinstance(self.records, Lines) and not isinstance(self.records, JsonLines):
+            if self.records.values == "lines":
                 outputs.append(style.lines(number, hypotheses))
             elif not style.is_plain:
                 outputs.append(style.value(hypotheses))

@@ -140,8 +140,10 @@ def _iterate_wide_lines(source: Source, encoding: str, errors: str) -> Iterator[
             text.detach()  # the caller closes the stream
 
 
-def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
-    """Read lines like `iterate_lines`, but as bytes without decoding."""
+def iterate_raw_lines(
+    source: Source, warn: bool = True, keep_ends: bool = False
+) -> Iterator[bytes]:
+    """Read lines like `iterate_lines`, but as bytes without decoding, with line ends on request."""
     name = name_of(source)
     lines = carriage_returns = 0
     with _open(source) as file:
@@ -154,9 +156,9 @@ def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
                 if not line:
                     continue
             lines += 1
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            carriage_returns += line.count(b"\r")
-            yield line
+            content = line.removesuffix(b"\n").removesuffix(b"\r")
+            carriage_returns += content.count(b"\r")
+            yield line if keep_ends else content
     if warn and carriage_returns >= lines > 0:
         logger.warning(
             "%s: the number of carriage returns inside lines is %d, of lines %d. Only a line feed "

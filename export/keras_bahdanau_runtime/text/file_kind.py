@@ -16,6 +16,14 @@ _FORMATS = {
 }
 
 
+# Other formats, whose lines are no sentences.
+_STRUCTURED = {
+    *(".json", ".xml", ".xlf", ".xliff", ".html", ".htm", ".yaml", ".yml", ".po", ".srt", ".vtt"),
+    *(".xls", ".xlsx", ".ods", ".doc", ".docx", ".odt", ".rtf", ".pdf"),
+    *(".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".pkl", ".sqlite", ".zip", ".tar"),
+}
+
+
 class FileKind(NamedTuple):
     """Format and compression of a data file.
 
@@ -62,3 +70,15 @@ def file_kind(path: str | os.PathLike[str]) -> FileKind:
             f"Received: {kind.compression}. Unpack the file first."
         )
     return kind
+
+
+def is_lines(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file with this name has one sentence per line, as those of no known format.
+
+    Example:
+
+    >>> is_lines("train.en.gz"), is_lines("train.json"), is_lines("train.tsv")
+    (True, False, False)
+    """
+    suffix = Path(uncompressed_name(path)).suffix.lower()
+    return suffix not in _FORMATS and suffix not in _STRUCTURED

@@ -38,7 +38,7 @@ from keras_bahdanau_runtime.text.corpus import (
     not_utf8,
     read_lines,
 )
-from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind
+from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind, is_lines
 from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
@@ -178,6 +178,8 @@ def _iterate_sides(
     source: Source, target: Source, text_format: TextFormat, warn: bool
 ) -> Iterator[Pair]:
     skips = text_format.skips
+    for side in (source, target):
+        _check_side(side)
     sides = [text_format.lines(side, warn) for side in (source, target)]
     for number, (source_line, target_line) in enumerate(zip_longest(*sides), start=1):
         if source_line is None or target_line is None:
@@ -186,6 +188,16 @@ def _iterate_sides(
             yield number, None, None
         else:
             yield number, source_line, target_line
+
+
+def _check_side(source: Source) -> None:
+    """Raise a `ValueError` for the name of a file that does not have one sentence per line."""
+    if isinstance(source, (str, os.PathLike)) and not is_lines(source):
+        raise ValueError(
+            f"{name_of(source)}: expected a file with one sentence per line. Received: the name of "
+            "another format. Convert it, or pass one file with both sides: tab-separated text, "
+            ".csv, .jsonl, .parquet or .tmx."
+        )
 
 
 def raise_uneven(
@@ -253,8 +265,7 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
             check_length(length, f"{name}, line {end + 1}")
             yield f"{line}\n"
 
-    # The limit of the module is for all readers of the process, so it is never made smaller.
-    csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_LINE))
+    allow_long_cells()
 
     # Without `strict`, a quote that is not closed would take in the rest of the file.
     reader = csv.reader(terminated_lines(), strict=True)
@@ -291,6 +302,12 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
                 f"expected the {len(header)} columns of the first line. Received: {len(row)}",
             )
             yield number, None, None
+
+
+def allow_long_cells() -> None:
+    """Let `csv` read cells of any length; `check_length` limits rows."""
+    # The limit of the module is for all readers of the process, so it is never made smaller.
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_LINE))
 
 
 def _csv_column(name: str, header: list[str], column: str) -> int:
@@ -563,8 +580,9 @@ def read_side(source: Source, text_format: TextFormat) -> list[str]:
             the number of these lines is logged.
 
     Raises:
-        ValueError: As `read_lines`.
+        ValueError: The name is that of another format, or as `read_lines`.
     """
+    _check_side(source)
     lines = read_lines(source, encoding=text_format.encoding, errors=text_format.decoding_errors)
     skipped = sum(UNDECODABLE in line for line in lines)
     if skipped:
