@@ -792,7 +792,7 @@ MUTATIONS = (
     Mutation(
         "rows-of-csv-have-no-limit",
         "export/keras_bahdanau_runtime/text/parallel.py",
-        "            length += len(line)\n",
+        "            length += len(line) + 1\n",
         "",
         "runtime/test_parallel.py",
     ),

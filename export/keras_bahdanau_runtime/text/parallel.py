@@ -261,8 +261,9 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
         nonlocal quotes, length
         for line in text_format.lines(source, warn):
             quotes += line.count('"')
-            length += len(line)
-            check_length(length, f"{name}, line {end + 1}")
+            length += len(line) + 1
+            if length > MAX_LINE:
+                check_length(length, f"{name}, line {end + 1}")
             yield f"{line}\n"
 
     allow_long_cells()
