@@ -7,6 +7,7 @@ does not have the size of its header.
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ from keras_bahdanau_runtime.errors import require
 _MAX_PAGE = 2**28  # bytes of a page without compression; writers make pages of 1 to 100 MB
 _MAX_HEADER = 2**20  # bytes of the header of a page
 _BATCH_BYTES = 2**27  # bytes of the texts of a batch
+_MAX_DEPTH = 16  # of structs and lists in a header
 _DICTIONARY_PAGE, _DELTA_BYTE_ARRAY = 2, 7  # of Parquet's enumerations PageType and Encoding
 
 
@@ -33,7 +35,7 @@ def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
         # Read page by page, because a row group may be larger than memory.
         with parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False) as file:
             yield file
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the system, not of the data
         reason = " ".join(str(error).split())
@@ -55,40 +57,51 @@ def batch_rows(
     Raises:
         ValueError: A page is too large or has no valid header.
     """
+    # The chunks of a row group have the order of the schema; the names in them have no effect.
+    is_read = [
+        columns is None or any(f"{leaf.path}.".startswith(f"{column}.") for column in columns)
+        for leaf in file.schema
+    ]
     largest = 1.0
     with open(path, "rb") as data:
-        for group in range(file.num_row_groups):
-            metadata = file.metadata.row_group(group)
-            for index in range(metadata.num_columns):
-                chunk = metadata.column(index)
-                name = chunk.path_in_schema
-                if columns is not None and not any(
-                    name == column or name.startswith(f"{column}.") for column in columns
-                ):
-                    continue
-                try:
+        try:
+            for chunks in _row_groups(data):
+                for chunk in itertools.compress(chunks, is_read):
                     largest = max(largest, _row_bytes(data, chunk))
-                except (IndexError, ValueError) as error:
-                    problem = "damaged page headers" if isinstance(error, IndexError) else error
-                    raise ValueError(
-                        f"{os.fspath(path)}: expected pages of at most {_MAX_PAGE >> 20} MB in "
-                        f"column {name!r:.80}. Received: {problem}"
-                    ) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # A damaged file has other fields, or fields of other types.
+            problem = error if isinstance(error, ValueError) else "damaged headers"
+            raise ValueError(
+                f"{os.fspath(path)}: expected pages of at most {_MAX_PAGE >> 20} MB. "
+                f"Received: {problem}"
+            ) from error
     return max(1, min(limit, int(_BATCH_BYTES / largest)))
 
 
-def _row_bytes(data: BinaryIO, chunk: Any) -> float:
+def _row_groups(data: BinaryIO) -> Iterator[list[dict[int, Any]]]:
+    """Yield the `ColumnMetaData` of all column chunks of each row group.
+
+    pyarrow ends the process when it returns the metadata of some damaged files.
+    """
+    end = data.seek(-8, os.SEEK_END)
+    size = int.from_bytes(data.read(4), "little")
+    data.seek(max(0, end - size))
+    footer, _ = _parse_struct(data.read(size), 0)
+    for group in footer.get(4, ()):
+        yield [column[3] for column in group[1]]
+
+
+def _row_bytes(data: BinaryIO, chunk: dict[int, Any]) -> float:
     """Return how many bytes a row of a column chunk needs, more or less.
 
     A row may be any text of a dictionary, and with delta encoding all texts before it.
     """
-    starts = [chunk.data_page_offset]
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        starts.append(chunk.dictionary_page_offset)
-    position, values = min(starts), 0
-    end = position + chunk.total_compressed_size
+    position = min(chunk[9], chunk.get(11) or chunk[9])  # of the data, and of the dictionary
+    end, values = position + chunk[7], 0
+    if not 0 <= position <= end <= data.seek(0, os.SEEK_END):
+        raise ValueError("pages outside of the file")
     largest, delta = 1.0, 0
-    while position < end and values < chunk.num_values:
+    while position < end and values < chunk[5]:
         data.seek(position)
         page, length = _parse_struct(data.read(min(_MAX_HEADER, end - position)), 0)
         size, compressed = page.get(2), page.get(3)
@@ -133,13 +146,23 @@ def _parse_value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]
     if kind in (4, 5, 6):
         return _parse_integer(data, at)
     if kind == 7:  # a double
-        return None, at + 8
+        return data[at + 7], at + 8  # only its end is checked
     if kind == 8:  # bytes
         size, at = _parse_varint(data, at)
-        return None, at + size
-    if kind == 12 and depth < 4:
+        return data[at : at + size], at + size
+    if depth < _MAX_DEPTH and kind == 12:
         return _parse_struct(data, at, depth + 1)
-    raise ValueError("a page header of another form")  # no header has lists or maps
+    if depth < _MAX_DEPTH and kind == 9:  # a list
+        size, kind, at = data[at] >> 4, data[at] & 15, at + 1
+        if size == 15:
+            size, at = _parse_varint(data, at)
+        items = []
+        for _ in range(size):
+            # A bool of a list is a byte.
+            item, at = _parse_value(data, at, 3 if kind in (1, 2) else kind, depth + 1)
+            items.append(item)
+        return items, at
+    raise ValueError("a header of another form")  # Parquet has no sets and maps
 
 
 def _parse_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -151,7 +174,7 @@ def _parse_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         if shift > 63:
-            raise ValueError("a page header of another form")
+            raise ValueError("a header of another form")
 
 
 def _parse_integer(data: bytes, at: int) -> tuple[int, int]:
