@@ -36,10 +36,12 @@ from keras_bahdanau_runtime.text.corpus import (
 )
 from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
 from keras_bahdanau_runtime.text.parallel import allow_long_cells
+from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 
 TEXT, TRANSLATION = "text", "translation"  # default names of the columns
 _READ_ROWS = 8192  # rows of a batch read from Parquet
-_GROUP_ROWS = 65_536  # rows of a Parquet row group to write
+_GROUP_ROWS = 65_536  # rows of a Parquet row group to write, at most
+_GROUP_BYTES = 2**26  # bytes from which on a row group has fewer rows
 _NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
 Source = Path | BinaryIO
 
@@ -341,9 +343,8 @@ class JsonLines(Lines):
                 raise ValueError(self._missing)
             value = value[key]
         if not isinstance(value, str):
-            raise ValueError(
-                f"expected a str as {self._column!r}. Received: {json.dumps(value):.80}"
-            )
+            received = "null" if value is None else quote(value)
+            raise ValueError(f"expected a str as {self._column!r}. Received: {received}")
         check_text(self._column, value)
         return value
 
@@ -542,7 +543,7 @@ class Parquet:
         self._parquet = require("pyarrow.parquet", extra="parquet")
         self._compute = require("pyarrow.compute", extra="parquet")
         self._source, self._column, self._new_column = source, column, new_column
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             schema = file.schema_arrow
         types, names = self._arrow.types, schema.names
         self._path = [column] if column in names else column.split(".")
@@ -556,7 +557,7 @@ class Parquet:
             if not types.is_struct(kind) or kind.get_field_index(name) < 0:
                 raise ValueError(
                     f"Argument `text_column` must be a column of {source}, one of "
-                    f"{self._leaves(schema)}. Received: {column!r}"
+                    f"{quote(self._leaves(schema))}. Received: {column!r}"
                 )
             kind = kind.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -624,22 +625,32 @@ class Parquet:
         on_complete: Callable[[Path], None],
     ) -> None:
         new_field = self._arrow.field(self._new_column, self._arrow.string())
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             schema = file.schema_arrow.append(new_field)
         with atomic_write(output) as path, partial.open("rb") as lines:
             with self._parquet.ParquetWriter(path, schema) as writer:
-                for batch in self._batches(start, stop, None, _GROUP_ROWS):
+                for batch in self._row_groups(start, stop):
                     texts = [json.loads(line) for line in itertools.islice(lines, len(batch))]
                     columns = [*batch.columns, self._arrow.array(texts, self._arrow.string())]
                     writer.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=schema))
             on_complete(path)
         partial.unlink()
 
-    def _batches(
-        self, start: int, stop: int | None, columns: list[str] | None, size: int = _READ_ROWS
-    ) -> Iterator[Any]:
+    def _row_groups(self, start: int, stop: int | None) -> Iterator[Any]:
+        """Yield record batches with all columns of as many rows as a row group to write."""
+        batches, rows, size = [], 0, 0
+        for batch in self._batches(start, stop, None):
+            batches.append(batch)
+            rows, size = rows + len(batch), size + batch.nbytes
+            if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+                yield from self._arrow.Table.from_batches(batches).combine_chunks().to_batches()
+                batches, rows, size = [], 0, 0
+        if batches:
+            yield from self._arrow.Table.from_batches(batches).combine_chunks().to_batches()
+
+    def _batches(self, start: int, stop: int | None, columns: list[str] | None) -> Iterator[Any]:
         """Yield record batches of the rows from `start` to `stop`, without reading other groups."""
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             groups, first_row, row = [], 0, 0
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
@@ -649,16 +660,12 @@ class Parquet:
                     groups.append(group)
                 row += count
             row = first_row
-            for batch in file.iter_batches(size, row_groups=groups, columns=columns):
+            size = batch_rows(self._source, file, columns, _READ_ROWS)
+            for batch in file.iter_batches(
+                size, row_groups=groups, columns=columns, use_threads=False
+            ):
                 end = row + len(batch) if stop is None else min(stop, row + len(batch))
                 begin = max(start, row)
                 if begin < end:
                     yield batch.slice(begin - row, end - begin)
                 row += len(batch)
-
-    def _open(self) -> Any:
-        try:
-            # Read page by page, because a group may be larger than memory.
-            return self._parquet.ParquetFile(self._source, buffer_size=2**16, pre_buffer=False)
-        except self._arrow.ArrowInvalid as error:
-            raise ValueError(f"{self._source}: expected Parquet. Received: {error}") from error

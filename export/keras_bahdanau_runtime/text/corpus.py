@@ -123,7 +123,8 @@ def _iterate_wide_lines(source: Source, encoding: str, errors: str) -> Iterator[
         try:
             lines = iter(functools.partial(text.readline, MAX_LINE + 1), "")
             for number, line in enumerate(lines, start=1):
-                check_length(len(line), f"{name_of(source)}, line {number}")
+                if len(line) > MAX_LINE:
+                    check_length(len(line), f"{name_of(source)}, line {number}")
                 line = line.removesuffix("\n").removesuffix("\r")
                 yield line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeError as error:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_text, parse_json, quote
-from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
@@ -40,6 +39,7 @@ from keras_bahdanau_runtime.text.corpus import (
     read_lines,
 )
 from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind, is_lines
+from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -261,8 +261,9 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
         nonlocal quotes, length
         for line in text_format.lines(source, warn):
             quotes += line.count('"')
-            length += len(line)
-            check_length(length, f"{name}, line {end + 1}")
+            length += len(line) + 1
+            if length > MAX_LINE:
+                check_length(length, f"{name}, line {end + 1}")
             yield f"{line}\n"
 
     allow_long_cells()
@@ -340,23 +341,19 @@ def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> 
 
 
 def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
-    arrow = require("pyarrow", extra="parquet")
-    parquet = require("pyarrow.parquet", extra="parquet")
-    name = name_of(source)
-    try:
-        file = parquet.ParquetFile(source, buffer_size=2**16, pre_buffer=False)
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"{name}: expected Parquet. Received: {error}") from error
-    with file:
+    path, name = str(source), name_of(source)
+    with open_parquet(path) as file:
         columns = [column.path for column in file.schema]
+        tops = file.schema_arrow.names
         for column in text_format.columns:
-            if column not in columns:
+            if columns.count(column) != 1 or tops.count(column.split(".")[0]) > 1:
                 raise ValueError(
                     "Arguments `source_column` and `target_column` must be columns of "
-                    f"{name}, one of {columns}. Received: {column!r}"
+                    f"{name}, one of {quote(columns)}. Received: {column!r}"
                 )
+        rows = batch_rows(path, file, text_format.columns, _PARQUET_ROWS)
         number = 0
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(text_format.columns)):
+        for batch in file.iter_batches(rows, columns=list(text_format.columns), use_threads=False):
             for record in _batch_records(batch):
                 number += 1
                 yield _record_pair(record, f"{name}, row {number}", number, text_format)
@@ -405,6 +402,8 @@ def _text(record: Any, column: str) -> str:
         value = value[key]
     if not isinstance(value, str):
         raise ValueError(f"expected a text as {column!r}. Received: {quote(value)}")
+    if len(value) > MAX_LINE:
+        raise ValueError(f"expected at most {MAX_LINE >> 20} MB of text as {column!r}")
     check_text(column, value)
     return _single_line(value)
 
