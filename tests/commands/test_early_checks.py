@@ -124,6 +124,7 @@ MISTAKES = [
     (["score", "artifact", "en", "pairs.csv"], "pairs.csv: expected a file with one sentence per"),
     (["align", "artifact", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
     (["prepare", "en", "pairs.csv", "-o", "new"], "pairs.csv: expected a file with one sentence"),
+    (["translate", "artifact", "en", "--prefix", "pairs.csv"], "`prefix` must be a file with a l"),
     (["verify", "artifact", "run", "--source", "pairs.csv"], "pairs.csv: expected a file with one"),
 ]
 

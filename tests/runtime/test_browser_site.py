@@ -374,7 +374,10 @@ def test_site_without_storage_is_read_from_the_server(sites, browser):
     root, address = sites
     shutil.copytree(root / "site", root / "refusing")
     with (root / "refusing" / "offline.js").open("a") as script:
-        script.write("self.addEventListener('activate', () => { caches.open = undefined; });")
+        script.write(
+            "self.addEventListener('activate', () => {"
+            " caches.open = async () => { throw new DOMException('x'); }; });"
+        )
     page = open_page(browser, f"{address}/refusing/")
     translated(page)
     page.evaluate(

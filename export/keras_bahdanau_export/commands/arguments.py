@@ -79,9 +79,8 @@ def _config_flag(former_names: Mapping[str, str]) -> Any:
     def read_config(context: typer.Context, path: Path | None) -> Path | None:
         if path is not None:
             values = read_options(path)
-            values = {former_names.get(name, name): value for name, value in values.items()}
             try:
-                context.default_map = _parameter_values(context.command, values)
+                context.default_map = _parameter_values(context.command, values, former_names)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
         return path
@@ -95,12 +94,15 @@ Config = _config_flag({})
 TrainingConfig = _config_flag(FORMER_NAMES)
 
 
-def _parameter_values(command: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def _parameter_values(
+    command: Any, values: Mapping[str, Any], former_names: Mapping[str, str]
+) -> dict[str, Any]:
     """Return values of a file by the names of the command's parameters.
 
     Args:
         command: A click command.
         values: Values by the names of flags, with dashes or underscores, or of parameters.
+        former_names: Present names by those of earlier versions.
 
     Raises:
         ValueError: A name is not that of a parameter or occurs twice, or a value has another type.
@@ -111,6 +113,7 @@ def _parameter_values(command: Any, values: Mapping[str, Any]) -> dict[str, Any]
         for name in (parameter.name, *parameter.opts, *parameter.secondary_opts)
         if parameter.name != "config" and (name == parameter.name or name.startswith("--"))
     }
+    parameters |= {former: parameters[name] for former, name in former_names.items()}
     result = dict[str, Any]()
     for key, value in values.items():
         name = str(key).replace("-", "_")
@@ -129,7 +132,7 @@ def _parameter_values(command: Any, values: Mapping[str, Any]) -> dict[str, Any]
             )
         annotation = inspect.signature(command.callback).parameters[parameter.name].annotation
         value = _checked_value(str(key), annotation, value)
-        if f"--{name.replace('_', '-')}" in parameter.secondary_opts:
+        if value is not None and f"--{name.replace('_', '-')}" in parameter.secondary_opts:
             value = not value  # such as `separate`, the opposite of `joint`
         result[parameter.name] = value
     return result
