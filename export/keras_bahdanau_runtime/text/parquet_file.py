@@ -79,7 +79,7 @@ def batch_rows(
 
 
 def _row_groups(data: BinaryIO) -> Iterator[list[dict[int, Any]]]:
-    """Yield the `ColumnMetaData` of all column chunks of each row group.
+    """Yield the fields of ColumnMetaData of all column chunks of each row group.
 
     pyarrow ends the process when it returns the metadata of some damaged files.
     """
