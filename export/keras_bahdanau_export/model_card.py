@@ -21,11 +21,11 @@ from keras_bahdanau_runtime.runs.folder import (
     is_run,
 )
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE
+from keras_bahdanau_runtime.text.file_kind import uncompressed_name
 from keras_bahdanau_runtime.version import __version__
 
 _LANGUAGE = re.compile("[a-z]{2,3}")
 _LICENSE = re.compile("[a-z0-9][a-z0-9.+-]*")
-_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
 _TEXT_LANGUAGE = re.compile(r".+\.([a-z]{2})")  # train.en
 _SCORE = re.compile(r"val(\d*)_(bleu|chrf|loss)")  # columns of history.csv
 _SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss per token"}
@@ -162,7 +162,7 @@ class _Run:
         """Return the endings of the source and the target file if both are codes, else none."""
         languages = set()
         for names in zip(self._names("source"), self._names("target"), strict=False):
-            matches = [_TEXT_LANGUAGE.fullmatch(_COMPRESSION.sub("", name)) for name in names]
+            matches = [_TEXT_LANGUAGE.fullmatch(uncompressed_name(name).lower()) for name in names]
             languages.add(tuple(match[1] for match in matches if match))
         pair = list(languages.pop()) if len(languages) == 1 else []
         return pair if len(pair) == 2 else []

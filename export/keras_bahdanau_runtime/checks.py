@@ -1,6 +1,8 @@
 """Argument checks shared by all three packages."""
 
+import json
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -111,6 +113,42 @@ def unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         [(key, count)] = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {key!a:.80} occurs {count} times")
     return document
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: The text is not JSON, a key occurs twice in an object, objects are nested too
+            deeply, or an integer has more digits than Python converts.
+
+    Example:
+
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'a' occurs 2 times
+    """
+    try:
+        return json.loads(text, object_pairs_hook=unique_keys)
+    except RecursionError as error:
+        raise ValueError("JSON with too many levels") from error
+
+
+_quotes = reprlib.Repr()
+_quotes.maxstring = _quotes.maxother = _quotes.maxlong = 80
+_quotes.maxlist = _quotes.maxtuple = _quotes.maxdict = _quotes.maxset = 8
+_quotes.maxlevel = 3
+
+
+def quote(value: Any) -> str:
+    """Return the `repr` of data for a message: bounded in length, on one line, for any value.
+
+    Example:
+
+    >>> quote(list(range(1000)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
+    """
+    return f"{_quotes.repr(value):.300}"
 
 
 def check_text(name: str, text: Any) -> None:

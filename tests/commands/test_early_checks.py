@@ -47,7 +47,10 @@ MISTAKES = [
     ([*DISTILL[:2], "none", *DISTILL[3:]], "'none'"),
     ([*DISTILL, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
     ([*DISTILL, "--reference", "short"], "a line for each line of `sources`"),
-    ([*DISTILL, "--config", "source.json"], "`source` must be left out for distill"),
+    (
+        [*DISTILL, "--config", "source.json"],
+        "source.json: Argument `source` must be an option of distill",
+    ),
     ([*DISTILL, "--pairs"], "en, line 1: expected 2 columns"),
     ([*DISTILL[:2], "latin", *DISTILL[3:], "--encoding", "ascii"], "latin, line 2: not ascii"),
     (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
@@ -63,7 +66,7 @@ MISTAKES = [
     ([*EXPORT, "--format", "tf_saved_model", "--captured"], "`captured` must be False"),
     ([*EXPORT, "--shortlist", "none"], "`shortlist` must be a file"),
     ([*EXPORT, "--config", "none.yaml"], "'none.yaml'"),
-    ([*EXPORT, "--config", "export.json"], "export.json: Argument `precision` must be one of"),
+    ([*EXPORT, "--config", "export.json"], "`precision` must be one of .* Received: 'x'"),
     ([*EXPORT, "--import", "no_such"], "`import` must be the name of an importable module"),
     ([*EXPORT, "--source", "en", "--reference", "none"], "'none'"),
     ([*EXPORT, "--source", "en"], "en, line 1: expected 2 columns .*, or a second file"),
@@ -106,6 +109,23 @@ MISTAKES = [
     (["align", "artifact", "en"], "en, line 1: expected 2 columns .*, or a second file"),
     (["align", "run", "en", "de"], "is a training run. Export it first: keras-bahdanau export"),
     (["translate", "run", "en"], "is a training run. Export it first: keras-bahdanau export"),
+    # Files of other formats are not read as lines.
+    (["translate", "artifact", "pairs.csv"], "`source` must be used with an `output`.*pairs.csv"),
+    (["translate", "artifact", "pairs.csv", "-o", "new"], "`output` must be of the kind"),
+    (["translate", "artifact", "en.tmx", "-o", "new"], "`source` must be lines of text, .csv"),
+    ([*TRAIN[:1], "pairs.csv", *TRAIN[2:]], "pairs.csv: expected a file with one sentence per"),
+    ([*TRAIN[:4], "pairs.csv", *TRAIN[5:]], "pairs.csv: expected a file with one sentence per"),
+    ([*DISTILL[:2], "pairs.csv", *DISTILL[3:]], "`sources` must be files of lines .*pairs.csv"),
+    ([*DISTILL, "--reference", "pairs.csv"], "`references` must be files of lines .*pairs.csv"),
+    ([*EXPORT, "--source", "en", "--reference", "pairs.csv"], "pairs.csv: expected a file with"),
+    (["evaluate", "run", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["evaluate", "run", "en", "de", "pairs.csv"], "pairs.csv: expected a file with one sentence"),
+    (["shortlist", "run", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["score", "artifact", "en", "pairs.csv"], "pairs.csv: expected a file with one sentence per"),
+    (["align", "artifact", "pairs.csv", "de"], "pairs.csv: expected a file with one sentence per"),
+    (["prepare", "en", "pairs.csv", "-o", "new"], "pairs.csv: expected a file with one sentence"),
+    (["translate", "artifact", "en", "--prefix", "pairs.csv"], "`prefix` must be a file with a l"),
+    (["verify", "artifact", "run", "--source", "pairs.csv"], "pairs.csv: expected a file with one"),
 ]
 
 
@@ -119,6 +139,8 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("de", b"x\ny\n"),
         ("short", b"x\n"),
         ("latin", b"x\n\xff"),
+        ("pairs.csv", b"source,target\na,x\n"),
+        ("en.tmx", b"<tmx/>"),
         ("export.json", b'{"precision": "x"}'),
         ("source.json", b'{"source": "en"}'),
     ):

@@ -118,6 +118,23 @@ def test_lines_that_are_not_utf8_are_left_blank_and_reported(artifact, tmp_path,
     assert written == b"a man\n\na dog\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names.")
+def test_message_with_a_path_of_several_lines_is_one_line(artifact, tmp_path):
+    name, shown = "a\nb\x1b[31m\u2028c\td", r"a\nb\x1b[31m\u2028c\td"
+    finished = run("score", artifact, f"{name}1", f"{name}2", cwd=tmp_path)
+    [line] = finished.stderr.decode().splitlines()
+    assert line.startswith("error: ") and rf"{shown}1" in line.replace("\\\\", "\\")
+    (tmp_path / name).write_text("a man\n")
+    for _ in range(2):  # an error, and then a warning of the log
+        assert run("translate", artifact, name, "-o", "out", cwd=tmp_path).returncode in (0, 1)
+        finished = run("translate", artifact, name, "-o", f"{name}out", "--resume", cwd=tmp_path)
+    logged = finished.stderr.decode()
+    assert f"{shown}out exists:" in " ".join(logged.split()) and "\x1b" not in logged
+    finished = run("translate", artifact, name, "-o", name, cwd=tmp_path)
+    [line] = finished.stderr.decode().splitlines()
+    assert line.startswith("error: Argument `output` must be a new file.")
+
+
 @pytest.mark.parametrize("arguments", [["-", "text"], ["text", "-"]])
 def test_evaluate_reads_either_side_from_standard_input(artifact, tmp_path, arguments):
     (tmp_path / "text").write_bytes(b"a man on a bike\na dog\n")
@@ -205,7 +222,10 @@ def test_translation_that_filled_the_disk_is_resumed_when_there_is_room(
     finished = subprocess.run(
         [*small_disk, "sh", "-c", line, texts, *command], capture_output=True, env=ENVIRONMENT
     )
-    first, second = ["1", "other", "out.journal", "out.partial"], ["1", "0", "out", "same"]
+    first, second = (
+        ["1", "other", "out.journal", "out.partial"],
+        ["1", "0", ".out.journal", "out", "same"],
+    )
     assert finished.stdout.decode().split() == [*first, *second], finished.stderr
     disk_error, resume_error = finished.stderr.decode().splitlines()
     assert disk_error == "error: [Errno 28] No space left on device: 'out.partial'"

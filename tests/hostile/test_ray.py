@@ -98,7 +98,9 @@ def actors_of(node):
 def assert_complete(source, output):
     """Check that the output has all lines of all files and no other files."""
     names = [path.name for path in source.iterdir()]
-    assert sorted(path.name for path in output.iterdir()) == sorted([*names, ".journal"])
+    records = [f".{name}.journal" for name in names]
+    found = sorted(path.name for path in output.iterdir())
+    assert found == sorted([*names, *records, ".journal"])
     for name in names:
         assert (output / name).read_bytes() == (source / name).read_bytes()
 
@@ -139,12 +141,19 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     with driver(cluster, artifact, source, output) as process:
         error = process.communicate()[1].decode()
     assert process.returncode == 1
-    assert "b.txt: expected UTF-8 text" in error and "Received: bzip2" in error
+    assert "b.txt: expected text" in error and "Received: bzip2" in error
     assert "c.txt: 2 rows could not be translated" in error
     assert "error: 2 files are not translated completely; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"
     assert (output / "c.txt").read_text() == "a man\n\n\n"
-    assert sorted(path.name for path in output.iterdir()) == [".journal", "a.txt", "c.txt"]
+    files = [".a.txt.journal", ".c.txt.journal", ".journal", "a.txt", "c.txt"]
+    assert sorted(path.name for path in output.iterdir()) == files
+    (source / "a.txt").write_text("two dogs\n")
+    with driver(cluster, artifact, source, output) as process:
+        error = process.communicate()[1].decode()
+    assert process.returncode == 1 and (output / "a.txt").read_text() == "a man\n"
+    assert "a.txt: Argument `source` must contain the rows that" in error
+    assert "c.txt: 2 rows could not be translated" in error
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--batch-size", "8"]
     other = subprocess.run(command, capture_output=True)
     assert other.returncode == 1 and b"`batch_size` must be the value" in other.stderr

@@ -200,6 +200,26 @@ def test_text_above_the_limit_is_refused(page):
     page.locator("#error").wait_for(state="hidden")
 
 
+def test_no_translation_of_another_text_is_shown(page):
+    shown = "#results, #copy, #hypotheses li"
+    for text, sentence in (("x" * 30, "too long"), ("", ""), ("\ud83d", "half of a character")):
+        page.fill("#source", "red cat")
+        page.locator("#source-words", has_text="red cat").wait_for()
+        assert translated(page) and page.locator(shown).first.is_visible()
+        page.evaluate(
+            """(text) => {
+                const box = document.getElementById("source");
+                box.value = text;
+                box.dispatchEvent(new Event("input"));
+            }""",
+            text,
+        )
+        if sentence:
+            page.locator("#error", has_text=sentence).wait_for()
+        assert page.locator("#translation").input_value() == ""
+        assert not any(each.is_visible() for each in page.locator(shown).all())
+
+
 def test_half_of_a_character_is_refused(page):
     refused = "body => client.translate(body).catch(error => error.message)"
     body = {"text": "\ud83d", "model": "old", "n_best": 1, "alignments": False}
@@ -319,6 +339,57 @@ def test_browser_without_simd_is_told_which_browsers_have_it(sites, browser):
     page.goto(f"{sites[1]}/site/")
     assert "WebAssembly with SIMD. Use Chrome" in error_of(page)
     context.close()
+
+
+REFUSED = [
+    ("Object.defineProperty(Navigator.prototype, 'serviceWorker', {GET})", None),
+    ("Object.defineProperty(window, 'localStorage', {GET})", None),
+    ("window.Worker = class { constructor() { throw new DOMException('x'); } }", "in a sandbox"),
+    ("delete window.WebAssembly", "WebAssembly with SIMD. Use Chrome"),
+    ("WebAssembly.validate = () => { throw new DOMException('x'); }", "with SIMD"),
+]
+
+
+@pytest.mark.parametrize(("script", "sentence"), REFUSED)
+def test_feature_that_the_browser_refuses_does_not_stop_the_page(sites, browser, script, sentence):
+    context = browser.new_context()
+    context.add_init_script(script.replace("GET", "get() { throw new DOMException('x'); }"))
+    page = context.new_page()
+    page.goto(f"{sites[1]}/site/")
+    assert sentence in error_of(page) if sentence else translated(page)
+    context.close()
+
+
+def test_sandboxed_frame_has_a_message(sites, browser):
+    root, address = sites
+    (root / "sandbox.html").write_text('<iframe sandbox="allow-scripts" src="site/"></iframe>')
+    page = open_page(browser, f"{address}/sandbox.html")
+    frame = page.frame_locator("iframe")
+    frame.locator("#examples button").click()
+    frame.locator("#error", has_text="in a sandbox").wait_for()
+    page.context.close()
+
+
+def test_site_without_storage_is_read_from_the_server(sites, browser):
+    root, address = sites
+    shutil.copytree(root / "site", root / "refusing")
+    with (root / "refusing" / "offline.js").open("a") as script:
+        script.write(
+            "self.addEventListener('activate', () => {"
+            " caches.open = async () => { throw new DOMException('x'); }; });"
+        )
+    page = open_page(browser, f"{address}/refusing/")
+    translated(page)
+    page.evaluate(
+        """() => new Promise((resolve) => {
+            const workers = navigator.serviceWorker;
+            if (workers.controller) resolve();
+            workers.addEventListener("controllerchange", () => resolve());
+        })"""
+    )
+    page.reload()
+    assert translated(page)
+    page.context.close()
 
 
 def test_graph_that_the_browser_refuses_has_a_message(sites, browser):

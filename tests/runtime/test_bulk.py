@@ -55,7 +55,8 @@ def interrupt(translator, source, output, rows=WINDOW, **options):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    """Names of all files but the records of finished outputs, which are hidden."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def test_each_line_is_translated_to_one_line(translator, lines, tmp_path):
@@ -165,16 +166,71 @@ def test_damaged_files_of_an_unfinished_output_are_refused(
         translate_file(translator, lines[0], unfinished, resume=True)
 
 
-def test_existing_output_counts_as_finished(translator, lines, tmp_path, caplog):
+def test_finished_output_is_not_translated_again(translator, lines, tmp_path, caplog):
+    source = write_lines(tmp_path / "in.txt", ["a man", LONG])
     output = tmp_path / "out"
-    output.write_text("old")
+    assert translate_file(translator, source, output) == 1
+    with pytest.raises(ValueError, match="`output` must be a new file"):
+        translate_file(translator, source, output)
     (tmp_path / "out.journal").touch()  # left by a process that was killed at its end
     (tmp_path / "out.partial").touch()
-    with pytest.raises(ValueError, match="`output` must be a new file"):
-        translate_file(translator, lines[0], output)
-    assert translate_file(translator, lines[0], output, resume=True) == 0
-    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "old"
+    progress = lambda done, total: pytest.fail("nothing must be translated")  # noqa: E731
+    assert translate_file(translator, source, output, resume=True, progress=progress) == 1
+    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "a man\n\n"
     assert "it is complete" in caplog.text
+    with source.open("rb") as stream:
+        assert translate_file(translator, stream, output, resume=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            ["a man", "a cat"],
+            "`source` must contain the rows that .*Received: other rows. ",
+        ),
+        (["a man", "a dog", "a cat"], "`source` must contain .*other rows: 3 instead of 2"),
+        (["a man"], "`source` must contain .*other rows: 1 instead of 2"),
+        ({"batch_size": 8}, "`batch_size` must be the value that .*out was started with, 16. .* 8"),
+        ({"truncate": True}, "`truncate` must be the value"),
+        (
+            {"shard": (1, 1), "output_format": file.OutputFormat(scores=True)},
+            "`output_format` must",
+        ),
+        ("output", "`output` must be .*unchanged since it was written.*which has changed"),
+        ("record", r"`output` must .*have a record of what .* exists without \.out\.journal"),
+    ],
+)
+def test_finished_output_of_something_else_is_refused(translator, tmp_path, changed, words):
+    source, output = write_lines(tmp_path / "in", ["a man", "a dog"]), tmp_path / "out"
+    translate_file(translator, source, output)
+    if changed == "output":
+        output.write_text("a man\na cat\n")
+    elif changed == "record":  # that of an earlier version
+        (tmp_path / ".out.journal").unlink()
+    elif isinstance(changed, list):
+        write_lines(source, changed)
+    before = output.read_bytes()
+    options = changed if isinstance(changed, dict) else {}
+    with pytest.raises(ValueError, match=rf"{words}.*Remove .*out to start again"):
+        translate_file(translator, source, output, resume=True, **options)
+    assert output.read_bytes() == before
+    output.unlink()
+    assert translate_file(translator, source, output, **options) == 0  # a new run
+    assert translate_file(translator, source, output, resume=True, **options) == 0
+
+
+def test_finished_output_of_another_artifact_or_stream_is_refused(translator, tmp_path):
+    source, output = write_lines(tmp_path / "in", ["a man"]), tmp_path / "out"
+    with source.open("rb") as stream:
+        translate_file(translator, stream, output)
+    assert translate_file(translator, source, output, resume=True) == 0
+    other = Translator(make(tmp_path / "other", copy_graph(cut=1)))
+    with pytest.raises(ValueError, match=r"`artifact` must be the value that .*out was started"):
+        translate_file(other, source, output, resume=True)
+    write_lines(source, ["a dog"])
+    with source.open("rb") as stream, pytest.raises(ValueError, match="`source` must contain"):
+        translate_file(translator, stream, output, resume=True)
 
 
 def test_output_of_another_process_is_not_replaced(translator, lines, tmp_path, monkeypatch):
@@ -403,6 +459,25 @@ def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, 
     [
         ("a.jsonl", "b.txt", (), "`output` must be of the kind"),
         ("a.txt", "b.parquet", (), "`output` must be of the kind"),
+        ("a.csv", "b.txt", (), "`output` must be of the kind .* Received: '.*b.txt' for '.*a.csv'"),
+        ("a.csv", "b.tsv", ("1",), "`output` must be of the kind"),
+        ("a.txt", "b.CSV", (), "`output` must be of the kind"),
+        (
+            "a.tmx",
+            "b.tmx",
+            (),
+            "`source` must be lines of text, .csv, .* '.*a.tmx', the name of an",
+        ),
+        (
+            "a.json.gz",
+            "b.txt",
+            (),
+            "`source` must be lines of text, .csv, .tsv, .jsonl or .parquet",
+        ),
+        ("a.txt", "b.XLSX", (), "`output` must be lines of text, .csv, .tsv, .jsonl or .parquet"),
+        ("a.tsv", "b.tsv", (), "`text_column` must be a number from 1 .* Received: None for"),
+        ("a.tsv", "b.tsv", ("de",), "`text_column` must be a number from 1 .* Received: 'de'"),
+        ("a.tsv", "b.tsv", ("1", "de"), "`output_column` must be left out for tab-separated"),
         ("a.txt", "b.txt.bz2", (), "`output` must be uncompressed, or end with .gz"),
         ("a.txt", "b.txt", ("text",), "`text_column` must be used only"),
         ("a.txt", "b.txt", (None, "text"), "`output_column` must be used only"),
@@ -413,6 +488,123 @@ def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, 
 def test_source_and_output_must_have_one_format(tmp_path, source, output, columns, words):
     with pytest.raises(ValueError, match=words):
         open_records(tmp_path / source, tmp_path / output, *columns)
+
+
+# CSV and tab-separated text
+
+
+ROWS = b'''id,text\r
+1,a man\r
+2,"a ""dog"", \r
+two\nboats"\r
+\r
+3,\r
+4\r
+5,x,y\r
+6,"a" b\r
+\xff,a cat\r
+7,\xff\r
+8,"a bike"'''
+TRANSLATED = b"""id,text,translation\r
+1,a man,a man\r
+2,"a ""dog"", \r
+two\nboats","a ""dog"", \r
+two\nboats"\r
+\r
+3,,\r
+4,\r
+5,x,y,\r
+6,"a" b,\r
+\xff,a cat,a cat\r
+7,\xff,\r
+8,"a bike",a bike\r
+"""
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["", "byte order mark"])
+def test_csv_rows_keep_their_bytes_and_get_a_cell(translator, tmp_path, start):
+    source, output, failed = tmp_path / "in.csv", tmp_path / "out.csv", []
+    source.write_bytes(start + ROWS)
+    on_failed = lambda *row: failed.append(row)  # noqa: E731
+    assert translate_file(translator, source, output, on_failed=on_failed) == 4
+    assert output.read_bytes() == TRANSLATED.removesuffix(b"\r\n") + b"\n"
+    assert [number for number, _ in failed] == [5, 6, 7, 9]
+    for (_, reason), words in zip(
+        failed, ("the 2 columns of the first row. Received: 1", "Received: 3", "CSV", "0xff"),
+        strict=True,
+    ):  # fmt: skip
+        assert words in reason
+
+
+def test_csv_is_resumed_and_its_shards_join_to_the_whole_file(translator, tmp_path):
+    rows = [f"{n},a dog {n},x" for n in range(2 * WINDOW + 10)]
+    source = write_lines(tmp_path / "in.csv", ["id,de,text", *rows])
+    columns = {"text_column": "de", "output_column": "en, fr"}
+    whole, output = tmp_path / "whole.csv", tmp_path / "out.csv"
+    translate_file(translator, source, whole, **columns)
+    expected = ['id,de,text,"en, fr"', *(f"{row},a dog {n}" for n, row in enumerate(rows))]
+    assert whole.read_text().splitlines() == expected
+    interrupt(translator, source, output, **columns)
+    translate_file(translator, source, output, resume=True, **columns)
+    assert output.read_bytes() == whole.read_bytes()
+    parts = [tmp_path / f"{index}.csv" for index in (1, 2, 3)]
+    for index, part in enumerate(parts, start=1):
+        translate_file(translator, source, part, shard=(index, 3), **columns)
+    assert b"".join(part.read_bytes() for part in parts) == whole.read_bytes()
+    write_lines(source, ["id,text,de", *rows])
+    for finished, shard in ((output, (1, 1)), (parts[2], (3, 3))):
+        with pytest.raises(ValueError, match="`source` must contain the rows"):
+            translate_file(translator, source, finished, resume=True, shard=shard, **columns)
+
+
+def test_csv_without_rows_keeps_its_header(translator, tmp_path):
+    (tmp_path / "in.csv").write_text("text")
+    translate_file(translator, tmp_path / "in.csv", tmp_path / "out.csv.gz")
+    assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()) == b"text,translation\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"`text_column` must be one column of .*first row is \[\]. Received: 'text'"),
+        ("id;text\n", r"`text_column` must be one column of .*\['id;text'\]"),
+        ("text,text\n", "`text_column` must be one column of"),
+        ("text,translation\n", "`output_column` must be a new column"),
+        ('text\n"a man\n"b" man\n', r"in\.csv, line 2: expected CSV"),
+        ('text\na\n"' + ("b" * 2**20 + "\n") * 17, r"in\.csv, line 3: expected at most 16 MB"),
+    ],
+    ids=["empty", "semicolons", "twice", "existing", "open quote", "endless quote"],
+)
+def test_csv_without_a_column_or_with_an_open_quote_is_refused(translator, tmp_path, text, words):
+    (tmp_path / "in.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        translate_file(translator, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert names(tmp_path) == ["in.csv"]
+
+
+def test_csv_cell_may_be_long_and_is_plain_text(translator, tmp_path):
+    source = write_lines(tmp_path / "in.csv", ["text,x", f"a man,{'x' * 200_000}"])
+    assert translate_file(translator, source, tmp_path / "out.csv") == 0
+    assert (tmp_path / "out.csv").read_text().endswith("x,a man\n")
+    with pytest.raises(ValueError, match=r"`output_format` must be plain for \.csv"):
+        scores = file.OutputFormat(scores=True)
+        translate_file(translator, source, tmp_path / "b.csv", output_format=scores)
+
+
+def test_column_of_tab_separated_text_is_translated_into_a_last_column(translator, tmp_path):
+    lines = ["1\ta man\tx", "", '2\t"a dog"', "3", "\t"]
+    source = write_lines(tmp_path / "in.TSV", lines)
+    failed = []
+    translate_file(
+        translator,
+        source,
+        tmp_path / "out.tsv",
+        text_column="2",
+        on_failed=lambda *row: failed.append(row),
+    )
+    expected = ["1\ta man\tx\ta man", "", '2\t"a dog"\t"a dog"', "3\t", "\t\t"]
+    assert (tmp_path / "out.tsv").read_text() == "".join(f"{line}\n" for line in expected)
+    assert failed == [(4, "expected 2 columns separated by tabs. Received: 1")]
 
 
 # Parquet, where pyarrow is installed
@@ -467,6 +659,16 @@ def test_parquet_is_resumed_and_sharded(translator, parquet, tmp_path, group):
         assert all(row["text"] == row["translation"] for row in rows)
         ids += [row["id"] for row in rows]
     assert ids == list(range(len(texts)))
+
+
+def test_finished_parquet_of_other_columns_is_refused(translator, parquet, tmp_path):
+    source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    parquet.write_table(table(parquet, ["a man"]), source)
+    translate_file(translator, source, output)
+    assert translate_file(translator, source, output, resume=True) == 0
+    parquet.write_table(table(parquet, ["a man"]).drop_columns("id"), source)
+    with pytest.raises(ValueError, match="`source` must contain the rows"):
+        translate_file(translator, source, output, resume=True)
 
 
 def test_invalid_parquet_is_refused(translator, parquet, tmp_path):
@@ -556,9 +758,9 @@ def test_rows_are_flushed_before_the_journal_counts_them(translator, lines, tmp_
             flushed_sizes.append(os.fstat(descriptor).st_size)
         fsync(descriptor)
 
-    def check_and_write(journal, place):
+    def check_and_write(journal, place, *finished):
         assert flushed_sizes[-1] >= place.bytes > 0
-        write(journal, place)
+        write(journal, place, *finished)
 
     monkeypatch.setattr(os, "fsync", fsync_and_record_size)
     monkeypatch.setattr(Journal, "write", check_and_write)

@@ -121,13 +121,27 @@ def test_interrupted_call_continues_where_it_was(teacher, tmp_path):
 
     with pytest.raises(Interrupted):
         distill_texts(teacher, files, texts, progress=interrupt)
-    assert sorted(path.name for path in texts.iterdir()) == ["settings.json", "translations-1.txt"]
+    names = {path.name for path in texts.iterdir()}
+    assert names == {"settings.json", "translations-1.txt", ".translations-1.txt.journal"}
     reports = []
     source, target = distill_texts(
         teacher, files, texts, progress=lambda done, _: reports.append(done)
     )
     assert reports[0] == 2
     assert source.read_text() == target.read_text() == "a a dog\na man\na b dog\na man\n"
+    names = {path.name for path in texts.iterdir()}
+    assert names == {"settings.json", "source.txt", "target.txt"}
+
+
+def test_texts_without_a_record_are_refused(teacher, tmp_path):
+    source, texts = write(tmp_path / "a", "a man"), tmp_path / "texts"
+    distill_texts(teacher, [source], texts)
+    (texts / "settings.json").unlink()
+    with pytest.raises(ValueError, match=r"has source\.txt but no settings\.json"):
+        distill_texts(teacher, [source], texts)
+    (texts / "settings.json").write_text("5")
+    with pytest.raises(ValueError, match=r"settings\.json: expected a JSON object"):
+        distill_texts(teacher, [source], texts)
 
 
 def test_folder_of_other_arguments_is_refused(teacher, tmp_path):

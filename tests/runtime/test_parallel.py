@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from keras_bahdanau_runtime.text.parallel import (
     read_parallel,
     read_side,
 )
+from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
 PAIRS = [("a man", "ein Mann"), ("a dog", "ein Hünd")]
@@ -32,6 +34,20 @@ def unit(*variants):
     """A translation unit of TMX with a segment in each language."""
     texts = "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in variants)
     return f"<tu>{texts}</tu>\n"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.jsonl.gz", "a.parquet", "a.tmx", "a.json"])
+def test_file_of_another_format_is_no_side(tmp_path, name):
+    (tmp_path / name).write_text("source,target\n")
+    (tmp_path / "a.en").write_text("a man\n")
+    sides = tmp_path / name, tmp_path / "a.en"
+    for read in (
+        lambda: read_side(sides[0], TextFormat()),
+        lambda: read_pairs(*sides),
+        lambda: read_pairs(*reversed(sides)),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}: expected a file with one sentence per li"):
+            read()
 
 
 def tmx(*units, head=""):
@@ -68,6 +84,32 @@ def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text,
     assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("A.CSV", CSV, ("en", "de")),
+        ("a.Jsonl", JSONL, ()),
+        ("a.ndjson", JSONL, ()),
+        ("a.NDJSON.GZ", JSONL, ()),
+        ("a.TMX", TMX, ("en", "de")),
+        ("a.Csv.Gz", CSV, ("en", "de")),
+        ("a.TSV.GZ", TSV, ()),
+    ],
+)
+def test_suffixes_of_a_name_may_be_capitals(tmp_path, name, text, columns):
+    path = write(tmp_path / name, text)
+    if name.lower().endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert [pair[1:] for pair in iterate_pairs(path, None, TextFormat(*columns))] == PAIRS
+
+
+def test_compressed_parquet_is_refused(tmp_path):
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(ValueError, match=r"a\.parquet\.gz: expected Parquet without a compression"):
+        list(iterate_pairs(path))
+
+
 def test_columns_may_be_inside_objects(tmp_path):
     objects = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, objects)))
@@ -85,6 +127,60 @@ def test_files_with_both_sides_may_be_compressed(tmp_path, suffix, name, text):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ValueError, match=rf"{name}\.{suffix} is not a complete"):
         list(iterate_pairs(path))
+
+
+def compress(kind, text):
+    if kind == "zst":
+        name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+        return pytest.importorskip(name, reason="zstd is not installed.").compress(text)
+    return {"gz": gzip, "bz2": bz2, "xz": lzma}[kind].compress(text)
+
+
+KINDS = ["gz", "bz2", "xz", "zst"]
+
+
+# The tools gzip, bzip2, xz and zstd accept this padding. Except for xz, they leave out what follows
+# zero bytes, with a warning or an error: all of it is read here.
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("zeros", [0, 4, 2**18])
+def test_all_streams_of_a_compressed_file_are_read(tmp_path, kind, zeros):
+    zeros = 0 if kind == "zst" else zeros
+    first, second = (compress(kind, f"{line}\n".encode()) for line in ("a\tb", "c\td"))
+    padding, path = bytes(zeros), tmp_path / f"a.tsv.{kind}"
+    path.write_bytes(first + padding + compress(kind, b"") + second + padding)
+    assert list(iterate_pairs(path)) == [(1, "a", "b"), (2, "c", "d")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda kind, stream: b"",
+        lambda kind, stream: bytes(4),
+        lambda kind, stream: bytes(4) + stream,
+        lambda kind, stream: stream + b"x",
+        lambda kind, stream: stream + b"a\tb\n" * 9,
+        lambda kind, stream: stream + stream[:-1],
+        lambda kind, stream: stream + stream[:1],
+        lambda kind, stream: stream + stream[:9] + b"\xff" * 9 + stream[18:],
+        lambda kind, stream: stream + compress(KINDS[KINDS.index(kind) - 2], b"a\tb\n"),
+        lambda kind, stream: stream + bytes(4) + b"x" + stream,
+    ],
+)
+def test_anything_but_streams_in_a_compressed_file_is_refused(tmp_path, kind, broken):
+    path = tmp_path / f"a.tsv.{kind}"
+    path.write_bytes(broken(kind, compress(kind, b"a\tb\n")))
+    with pytest.raises(ValueError, match=rf"a\.tsv\.{kind} is not a complete"):
+        list(iterate_pairs(path))
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [("xz", 1), ("xz", 6), ("zst", 4)])
+def test_padding_that_a_compression_does_not_have_is_refused(tmp_path, kind, zeros):
+    path, stream = tmp_path / f"a.tsv.{kind}", compress(kind, b"a\tb\n")
+    for data in (stream + bytes(zeros), stream + bytes(zeros) + stream):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"a\.tsv\.{kind} is not a complete"):
+            list(iterate_pairs(path))
 
 
 def test_translation_memories_may_be_compressed(tmp_path):
@@ -217,7 +313,7 @@ def test_damaged_file_or_wrong_column_stops_also_if_bad_lines_are_skipped(
 @pytest.mark.parametrize(
     ("head", "text", "message"),
     [
-        ('<!DOCTYPE tmx [<!ENTITY a "aaaa">]>', "&a;", "line 1: expected no declarations of ent"),
+        ('<!DOCTYPE tmx [<!ENTITY a "aaaa">]>', "&a;", "line 1: expected no declarations in the"),
         ('<!DOCTYPE tmx [<!ENTITY a SYSTEM "/etc/passwd">]>', "&a;", "line 1: expected no decl"),
         ('<!DOCTYPE tmx [<!ENTITY % a SYSTEM "x"> %a;]>', "", "line 1: expected no declarations"),
         ('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', "&a;", "line 2: expected no entities but those"),
@@ -378,6 +474,143 @@ def test_invalid_formats_are_refused(values, name):
         TextFormat(**values)
 
 
+LIMIT = 2**24  # bytes of a line
+
+
+def test_csv_has_cells_of_many_characters(tmp_path):
+    text = "a, " * 70_000
+    path = write(tmp_path / "a.csv", f'source,target\n"{text}\n",b\n')
+    assert list(iterate_pairs(path)) == [(2, f"{text} ", "b")]
+
+
+def test_line_that_a_small_file_expands_to_is_refused_in_bounded_memory(tmp_path):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"a\tb\n") + 50 * gzip.compress(b"a" * LIMIT, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"a\.tsv\.gz, line 2: expected at most 16 MB of text"):
+            list(iterate_pairs(path))
+        assert tracemalloc.get_traced_memory()[1] < 5 * LIMIT
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.csv", "source,target\n" + "a" * LIMIT + ",b\n", "utf-8"),
+        # A quote that is not closed takes in the following lines.
+        ("a.csv", 'source,target\n"' + f"{'a' * (LIMIT // 16)}\n" * 20, "utf-8"),
+        ("a.csv", 'source,target\n"' + f'{"a" * (LIMIT // 16)}\n","' * 20, "utf-8"),
+        ("a.tsv", "a\tb\na\t" + "b" * LIMIT, "utf-16"),
+        ("a.jsonl", "\n" + "[" * (LIMIT + 1), "utf-8"),
+    ],
+)
+@pytest.mark.parametrize("action", ["stop", "skip"])
+def test_long_lines_and_rows_are_always_an_error(tmp_path, name, text, encoding, action):
+    path = write(tmp_path / name, text, encoding)
+    texts = TextFormat(encoding=encoding, on_bad_line=action)
+    with pytest.raises(ValueError, match="line 2: expected at most 16 MB of text"):
+        list(iterate_pairs(path, None, texts))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('<tu x="' + "a" * 4_000_000, "expected tags and comments of at most 1 MB"),
+        ("<!-- " + "a" * 4_000_000, "expected tags and comments of at most 1 MB"),
+        (
+            "<tu><tuv><seg>" + f"{'a' * 1000}\n" * (LIMIT // 1000),
+            "line 1: expected at most 16 MB of text",
+        ),
+        ("<a>" * 101, "expected at most 100 nested elements"),
+        ("".join(f"<a{i}/>" for i in range(1001)), "expected the elements and attributes of TMX"),
+        ("".join(f"<tu a{i}=''/>" for i in range(1001)), "expected the elements and attributes"),
+        ("<" + "a" * 900 + "></tmx>", "Received: mismatched tag"),
+    ],
+)
+def test_translation_memories_that_need_much_memory_or_time_are_refused(body, message):
+    file = io.BytesIO(f'<tmx version="1.4">{body}'.encode())
+    with pytest.raises(ValueError, match=message) as error:
+        list(iterate_units(file, "a.tmx", "en", "de"))
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    ['<!ATTLIST tuv x CDATA "aaaa">', "<!ELEMENT tu ANY>", '<!NOTATION a SYSTEM "b">'],
+)
+def test_declarations_in_translation_memories_are_refused(declaration):
+    file = io.BytesIO(tmx(head=f"<!DOCTYPE tmx [{declaration}]>").encode())
+    with pytest.raises(ValueError, match="line 1: expected no declarations in the DOCTYPE"):
+        list(iterate_units(file, "a.tmx", "en", "de"))
+
+
+@pytest.mark.parametrize(
+    ("variants", "languages", "pair"),
+    [
+        ([("en-US", "color"), ("en", "colour"), ("de", "x")], ("en", "de"), ("colour", "x")),
+        ([("en", "colour"), ("en-US", "color"), ("de", "x")], ("en", "de"), ("colour", "x")),
+        ([("de", "x"), ("EN_us", "color"), ("En", "colour")], ("eN", "DE"), ("colour", "x")),
+        ([("en-US", "color"), ("en-GB", "colour"), ("de", "x")], ("en", "de"), ("color", "x")),
+        ([("en-GB-oed", "a"), ("en-GB", "b"), ("de", "x")], ("en-gb", "de"), ("b", "x")),
+        ([("de-AT", "a"), ("de-DE", "b"), ("en", "x")], ("en", "de-de"), ("x", "b")),
+        # A side never gets the variant that is exactly that of the other side.
+        ([("en-GB", "colour"), ("en-US", "color")], ("en", "en-GB"), ("color", "colour")),
+        ([("pt", "a"), ("pt-BR", "b")], ("pt-br", "pt"), ("b", "a")),
+        ([("pt-BR", "b"), ("eng", "c")], ("pt-br", "en"), ("b", None)),
+    ],
+)
+def test_exact_language_of_a_translation_memory_counts_before_a_region(variants, languages, pair):
+    file = io.BytesIO(tmx(unit(*variants)).encode())
+    [(_, source, target, _)] = iterate_units(file, "a.tmx", *languages)
+    assert (source, target) == pair
+
+
+def test_elements_outside_of_a_unit_have_no_text():
+    nested = '<tuv xml:lang="en"><seg>no</seg></tuv>'
+    outer = f"<tu>{nested}{unit(('en', 'a'), ('de', 'b'))}{nested}</tu>"
+    file = io.BytesIO(tmx(nested, outer, nested).encode())
+    assert [unit[1:3] for unit in iterate_units(file, "a.tmx", "en", "de")] == [("a", "b")]
+
+
+def test_messages_about_large_data_are_short(tmp_path):
+    long, names = "x" * 100_000, [f"x{i}" for i in range(10_000)]
+    nested = "[" * 500 + "]" * 500
+    for file, text, columns in (
+        ("a.csv", ",".join(names) + "\n", ()),
+        ("a.jsonl", json.dumps(dict.fromkeys(names)), ()),
+        ("a.jsonl", json.dumps({"source": names}), ()),
+        ("a.jsonl", json.dumps({"source": dict.fromkeys(names)}), ()),
+        ("a.jsonl", f'{{"source": {nested}}}', ()),
+        ("a.jsonl", f'{{"source": 1{"0" * 4000}}}', ()),
+        ("a.jsonl", f'{{"source": 1{"0" * 5000}}}', ()),
+        ("a.jsonl", "[" * 100_000, ()),
+        ("a.jsonl", f'{{"{long}": 1, "{long}": 2}}', ()),
+        ("a.tmx", tmx(unit(*((code, "a") for code in names))), ("en", "de")),
+        ("a.tmx", tmx(unit((long, "a"))), ("en", "de")),
+        ("a.tmx", f"<{long}>", ("en", "de")),
+        ("a.tsv", "x\t" * 100_000, ()),
+    ):
+        path = write(tmp_path / file, text)
+        with pytest.raises(ValueError, match="Received: ") as error:
+            list(iterate_pairs(path, None, TextFormat(*columns)))
+        message = str(error.value).replace(str(tmp_path), "")
+        assert len(message) < 600, message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_repeated_keys_of_an_object_are_a_bad_line(tmp_path, inside):
+    record = '{"source": "a", "target": "b", "target": "c"}'
+    if inside:
+        record = f'{{"source": "a", "target": "b", "x": [{record}]}}'
+    path = write(tmp_path / "a.jsonl", f"{record}\n")
+    with pytest.raises(ValueError, match=r"line 1: expected a JSON object.*'target' occurs 2"):
+        list(iterate_pairs(path))
+    assert list(iterate_pairs(path, None, TextFormat(**SKIP))) == [(1, None, None)]
+
+
 # Parquet, where pyarrow is installed
 
 
@@ -420,3 +653,70 @@ def test_columns_of_parquet_are_read(tmp_path):
     path.write_bytes(b"text")
     with pytest.raises(ValueError, match=r"a.parquet: expected Parquet"):
         list(iterate_pairs(path))
+
+
+def test_repeated_columns_of_parquet_are_refused(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    import pyarrow
+
+    texts, path = pyarrow.array(["a"]), tmp_path / "a.parquet"
+    for names, columns in (
+        (["source", "target", "source"], ()),
+        (["source", "target", "target"], ()),
+    ):
+        parquet.write_table(pyarrow.Table.from_arrays([texts] * 3, names), path)
+        with pytest.raises(ValueError, match=r"a\.parquet, one of \['source', 'target', .*\]"):
+            list(iterate_pairs(path, None, TextFormat(*columns)))
+    structs = [pyarrow.array([{language: "a"}]) for language in ("en", "de")]
+    parquet.write_table(pyarrow.Table.from_arrays(structs, ["t", "t"]), path)
+    with pytest.raises(ValueError, match=r"one of \['t\.en', 't\.de'\]. Received: 't\.en'"):
+        list(iterate_pairs(path, None, TextFormat("t.en", "t.de")))
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY", "PLAIN"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_rows_of_parquet_that_are_read_at_once_fit_into_memory(tmp_path, encoding, version):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    import pyarrow
+
+    text, path = "x" * 2**20, tmp_path / "a.parquet"
+    table = pyarrow.table({"source": [text] * 20, "target": ["b"] * 20})
+    own = {"use_dictionary": False, "column_encoding": {"source": encoding, "target": "PLAIN"}}
+    own = {} if encoding == "dictionary" else own
+    parquet.write_table(table, path, data_page_version=version, compression="zstd", **own)
+    assert path.stat().st_size < 100_000
+    with open_parquet(path) as file:
+        # 2^27 bytes hold 127 texts of 2^20 bytes and their lengths.
+        assert 126 <= batch_rows(path, file, ["source"], 8192) <= 128
+        assert batch_rows(path, file, ["target"], 8192) == 8192
+    assert list(iterate_pairs(path)) == [(row, text, "b") for row in range(1, 21)]
+
+
+def test_large_pages_and_texts_of_parquet_are_refused(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    import pyarrow
+
+    path = tmp_path / "a.parquet"
+    texts = ["a", "x" * (LIMIT + 1)]
+    parquet.write_table(pyarrow.table({"source": texts, "target": ["b"] * 2}), path)
+    with pytest.raises(ValueError, match="row 2: expected at most 16 MB of text as 'source'"):
+        list(iterate_pairs(path))
+    monkeypatch.setattr("keras_bahdanau_runtime.text.parquet_file._MAX_PAGE", LIMIT)
+    with pytest.raises(ValueError, match=r"a page of 167772\d\d bytes"):
+        list(iterate_pairs(path))
+
+
+def test_damaged_parquet_is_refused(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    import pyarrow
+
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"source": ["a", "b"] * 50, "target": ["c", "d"] * 50})
+    parquet.write_table(table, path)
+    data = path.read_bytes()
+    for begin in range(4, 200, 7):
+        path.write_bytes(data[:begin] + b"\xff" * 20 + data[begin + 20 :])
+        try:
+            assert len(list(iterate_pairs(path))) == 100
+        except ValueError as error:
+            assert str(error).startswith(str(path)), error

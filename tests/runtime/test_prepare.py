@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.prepared import blocks
 from keras_bahdanau_runtime.prepared import prepare as module
 from keras_bahdanau_runtime.prepared.corpus import (
     PreparedCorpus,
@@ -583,3 +584,23 @@ def test_pairs_within_a_shard_are_shuffled(tmp_path):
     pairs = pairs_of(PreparedCorpus(path))
     assert sorted(pairs) == sorted(lines)
     assert sum(pair == line for pair, line in zip(pairs, lines, strict=True)) < 20
+
+
+def test_blocks_of_long_texts_have_fewer_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_BLOCK_CHARACTERS", 10)
+    (tmp_path / "a.tsv").write_text("aaaa\tbbbb\n" * 5)
+    read = list(blocks.read_blocks([tmp_path / "a.tsv"], None, None, pairs=3))
+    assert [len(block.sources) for block in read] == [2, 2, 1]
+    assert [block.number for block in read] == [0, 1, 2]
+
+
+def test_long_texts_are_encoded_in_small_groups_with_the_same_ids(
+    tmp_path, corpus_files, monkeypatch
+):
+    contents = []
+    for name, characters, cached in (("a", 2**21, 2000), ("b", 40, 12)):
+        monkeypatch.setattr(blocks, "_ENCODE_CHARACTERS", characters)
+        monkeypatch.setattr(blocks, "_MAX_CACHED", cached)
+        prepare_corpus(corpus_files, tmp_path / name)
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]

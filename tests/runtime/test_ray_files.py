@@ -20,3 +20,9 @@ def test_files_are_translated_with_the_options_of_the_search(tmp_path):
     options = {"beam_size": 1, "suppressed": ["on"]}
     assert _FileTranslator(*arguments, options)({"name": "a.txt"})["reason"] == ""
     assert (output / "a.txt").read_text() == "a man\n"
+    again = _FileTranslator(*arguments, options)
+    assert again({"name": "a.txt"})["reason"] == ""
+    (source / "a.txt").write_text("a dog\n")
+    assert "`source` must contain the rows" in again({"name": "a.txt"})["reason"]
+    assert sorted(path.name for path in output.iterdir()) == [".a.txt.journal", "a.txt"]
+    assert (output / "a.txt").read_text() == "a man\n"

@@ -28,6 +28,10 @@ def test_vectors_of_the_words_are_read(header, tmp_path):
         ("cat 1 2 3\ndog 1 2\n", {"dog"}, "line 2: expected 3 finite numbers. Received: 2"),
         ("cat 1 2 3\ndog 1 2 nan\n", {"dog"}, "line 2: expected 3 finite numbers"),
         ("cat 1 2 3\ndog 1 x 3\n", {"dog"}, "line 2: expected numbers. Received: .*'x'"),
+        ("cat 1 2 3\ndog 1 " + "x" * 9999 + " 3\n", {"dog"}, "line 2: expected numbers.{1,200}$"),
+        ("cat 1 2 3\ndog" + " 1" * 9999 + "\n", {"dog"}, "finite numbers. Received: 9999"),
+        ("1 " + "9" * 9999 + "\n", (), "words.vec: expected vectors as wide .* width 1"),
+        ("cat 1 2 3\ndog " + "1" * 2**24, {"dog"}, "line 2: expected at most 16 MB of text"),
     ],
 )
 def test_unreadable_vectors_are_refused(text, words, message, tmp_path):

@@ -350,6 +350,75 @@ def test_a_text_that_is_blank_or_above_the_limit_is_not_sent(page):
     assert not any("translate" in url for url in page.addresses)
 
 
+def assert_nothing_is_shown(page):
+    """Check that nothing of an earlier translation is left."""
+    expect(page.locator("#translation")).to_have_value("")
+    for name in ("#results", "#words", "#copy"):
+        expect(page.locator(name)).to_be_hidden()
+    expect(page.locator("#spoken")).to_have_text("")
+    expect(page.locator("#hypotheses li")).to_have_count(0)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_no_translation_of_another_text_is_shown_after_an_error(page, streams):
+    stub_models(page, streams, m=40)
+    for text, body, sentence in (
+        ("x" * 41, None, "The limit is 40 characters."),
+        (TEXT, {"error": "half of a character", "code": "invalid"}, "half of a character"),
+    ):
+        translate_example(page)
+        page.fill("#source", text)
+        if body:
+            stub_response(page, "translate/stream", body, 400)
+            stub_response(page, "translate", body, 400)
+        page.click("#translate")
+        expect(page.locator("#error")).to_contain_text(sentence)
+        assert_nothing_is_shown(page)
+
+
+def test_no_translation_of_another_text_is_shown_after_a_stop(page):
+    stub_models(page, streams=False, m=40)
+    translate_example(page)
+    page.route("**/translate", lambda route: None)  # it never answers
+    page.fill("#source", TEXT)
+    page.click("#translate")
+    page.click("#stop")
+    expect(page.locator("#status")).to_have_text("Stopped.")
+    assert_nothing_is_shown(page)
+
+
+def test_blank_text_has_no_translation(page):
+    translate_example(page)
+    page.fill("#source", " ")
+    assert_nothing_is_shown(page)
+    page.fill("#source", TEXT)
+    page.route("**/translate/stream", lambda route: None)  # it never answers
+    page.click("#translate")
+    with page.expect_event("requestfailed"):  # the request is aborted
+        page.fill("#source", "")
+    expect(page.locator("#stop")).to_be_hidden()
+    assert_nothing_is_shown(page)
+
+
+def test_typed_beginning_remains_after_an_error(page):
+    select_options_model(page)
+    stub_response(page, "translate", {"error": "no", "code": "invalid"}, 400)
+    box = page.get_by_role("textbox", name="Translation")
+    box.fill("a dog")
+    expect(page.locator("#error")).to_contain_text("no")
+    expect(box).to_have_value("a dog")
+    expect(page.locator("#results")).to_be_hidden()
+
+
+def test_refused_copy_selects_the_translation(page):
+    translate_example(page)
+    refuse = "async () => { throw new DOMException('no'); }"
+    page.evaluate(f"() => {{ navigator.clipboard.writeText = {refuse}; }}")
+    page.click("#copy")
+    expect(page.locator("#status")).to_contain_text("does not allow copying")
+    assert translation(page) == ["the bike", "the bike"]
+
+
 def test_a_key_is_requested_stored_and_sent(page):
     def check_key(route):
         if route.request.headers.get("authorization") == "Bearer right":

@@ -3,17 +3,20 @@
 Nothing here needs Keras, so mistakes are reported before its import, which takes seconds.
 """
 
+import difflib
 import importlib.util
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.checks import check_positive, check_range, quote
 from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.runs.options import FORMER_NAMES, read_options
 
 Artifact = Annotated[
     str,
@@ -65,10 +68,98 @@ OnBadLine = Annotated[
     ),
 ]
 
-Config = Annotated[
-    Path | None,
-    typer.Option(help="YAML or JSON file with any of these options; flags override it."),
-]
+
+def _config_flag(former_names: Mapping[str, str]) -> Any:
+    """Return the annotation of the flag `--config`; `former_names` are those of earlier versions.
+
+    The values of the file become the defaults of the command's parameters, so every flag and
+    argument of the command can be in the file, and flags on the command line override it.
+    """
+
+    def read_config(context: typer.Context, path: Path | None) -> Path | None:
+        if path is not None:
+            values = read_options(path)
+            try:
+                context.default_map = _parameter_values(context.command, values, former_names)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+        return path
+
+    help = "YAML or JSON file with any of these options; flags override it."
+    # Eager: it is processed before the other parameters, which look up their defaults.
+    return Annotated[Path | None, typer.Option(help=help, is_eager=True, callback=read_config)]
+
+
+Config = _config_flag({})
+TrainingConfig = _config_flag(FORMER_NAMES)
+
+
+def _parameter_values(
+    command: Any, values: Mapping[str, Any], former_names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return values of a file by the names of the command's parameters.
+
+    Args:
+        command: A click command.
+        values: Values by the names of flags, with dashes or underscores, or of parameters.
+        former_names: Present names by those of earlier versions.
+
+    Raises:
+        ValueError: A name is not that of a parameter or occurs twice, or a value has another type.
+    """
+    parameters = {
+        name.removeprefix("--").replace("-", "_"): parameter
+        for parameter in command.params
+        for name in (parameter.name, *parameter.opts, *parameter.secondary_opts)
+        if parameter.name != "config" and (name == parameter.name or name.startswith("--"))
+    }
+    parameters |= {former: parameters[name] for former, name in former_names.items()}
+    result = dict[str, Any]()
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        parameter = parameters.get(name)
+        if parameter is None:
+            [match] = difflib.get_close_matches(name, parameters, n=1) or [None]
+            hint = f"Did you mean `{match}`?" if match else f"They are {', '.join(parameters)}."
+            raise ValueError(
+                f"Argument `{key}` must be an option of {command.name}. {hint} "
+                f"Received: {key}={quote(value)}"
+            )
+        if parameter.name in result:
+            raise ValueError(
+                f"Argument `{key}` must be in the file once. Received: another value, by another "
+                "of its names"
+            )
+        annotation = inspect.signature(command.callback).parameters[parameter.name].annotation
+        value = _checked_value(str(key), annotation, value)
+        if value is not None and f"--{name.replace('_', '-')}" in parameter.secondary_opts:
+            value = not value  # such as `separate`, the opposite of `joint`
+        result[parameter.name] = value
+    return result
+
+
+def _checked_value(name: str, annotation: Any, value: Any) -> Any:
+    """Return a value of a file for a parameter; typer would convert values of other types."""
+    kind = get_args(annotation)[0]  # of `Annotated`
+    if isinstance(kind, UnionType):  # with `None`
+        kind = get_args(kind)[0]
+    if value is None:
+        return None
+    if get_origin(kind) is list:
+        items = value if isinstance(value, list) else [value]
+        return [_checked_item(name, get_args(kind)[0], item) for item in items]
+    return _checked_item(name, kind, value)
+
+
+def _checked_item(name: str, kind: Any, value: Any) -> Any:
+    expected, types = {
+        int: ("an int", int),
+        float: ("a number", (int, float)),
+        bool: ("true or false", bool),
+    }.get(kind, ("a text", str))
+    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"Argument `{name}` must be {expected}. Received: {quote(value)}")
+    return value
 
 
 def with_flags_of(
@@ -123,12 +214,13 @@ def _parameter(option: Field[Any]) -> inspect.Parameter:
     )
 
 
-def command_line_values(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the parameters on the command line, without those that are defaults."""
+def explicit_values(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the command line and of `--config`, without those that are defaults."""
     return {
         name: value
         for name, value in values.items()
-        if context.get_parameter_source(name).name == "COMMANDLINE"
+        if context.get_parameter_source(name).name in ("COMMANDLINE", "DEFAULT_MAP")
+        and value is not None
     }
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from keras_bahdanau_export.commands.arguments import (
-    Config,
-    command_line_values,
+    TrainingConfig,
+    explicit_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
@@ -22,15 +22,13 @@ from keras_bahdanau_runtime.bulk.distillation import (
     distill_texts,
 )
 from keras_bahdanau_runtime.runs.folder import DISTILLED_FOLDER
-from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.runs.start import check_run_folder, launched_rank
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translator import Translator
 
-_EXCLUDED = "source", "target"  # the distilled texts
 
-
-@with_flags_of(TrainingOptions, exclude=_EXCLUDED)
+@with_flags_of(TrainingOptions, exclude=("source", "target"))  # the distilled texts
 def distill(
     context: typer.Context,
     teacher: Annotated[
@@ -72,7 +70,7 @@ def distill(
             rich_help_panel="Data",
         ),
     ] = None,
-    config: Config = None,
+    config: TrainingConfig = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     **flags: Any,
 ) -> None:
@@ -85,17 +83,9 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
-    values = {} if config is None else read_options(config)
-    values |= command_line_values(context, flags)
-    for name in _EXCLUDED:
-        if name in values:
-            raise ValueError(
-                f"Argument `{name}` must be left out for distill, which writes these texts itself. "
-                f"Received: {values[name]!r} in {config}"
-            )
     folder = output / DISTILLED_FOLDER
-    values |= {"source": folder / SOURCE_FILE, "target": folder / TARGET_FILE}
-    options = TrainingOptions.from_values(values)
+    texts = {"source": folder / SOURCE_FILE, "target": folder / TARGET_FILE}
+    options = TrainingOptions.from_values({**explicit_values(context, flags), **texts})
     rank, processes = launched_rank()
     if processes > 1:
         raise ValueError(

@@ -5,7 +5,6 @@ This is the only module that imports the folder `triton`.
 
 import contextlib
 import importlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from keras_bahdanau_export.commands.arguments import (
     check_file,
     check_installed,
     check_modules,
-    command_line_values,
+    explicit_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
@@ -33,7 +32,6 @@ from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.runs.options import read_options
 
 _LAYOUTS = ("artifact", "triton")
 
@@ -171,8 +169,7 @@ def export(
             "Argument `length_penalty` must be passed once if there is no `source` to choose it "
             f"on. Received: {penalties}"
         )
-    values = {} if config is None else _read_config(config)
-    values |= command_line_values(context, flags)
+    values = explicit_values(context, flags)
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
@@ -261,24 +258,6 @@ def _read_notes(path: Path) -> str:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected UTF-8. Received: {error}") from error
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """Read the options of a YAML or JSON file; raise a `ValueError` that names the file and key."""
-    values = read_options(path)
-    names = [option.name for option in fields(ExportOptions) if "help" in option.metadata]
-    others = [option.name for option in fields(ExportOptions) if option.name not in names]
-    try:
-        for name in [name for name in others if name in values]:
-            raise ValueError(
-                f"Argument `{name}` must be set by flags of the command, such as --beam-size and "
-                f"--source. The file may contain {', '.join(names)}. "
-                f"Received: {name}={values[name]!r}"
-            )
-        ExportOptions.from_values(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return values
 
 
 def _destination(

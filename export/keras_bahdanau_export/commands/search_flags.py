@@ -7,6 +7,7 @@ from typing import Any
 from keras_bahdanau_export.commands.arguments import check_file
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
 
 
 def _flag(help: str, flags: str | None = None) -> dict[str, str]:
@@ -84,9 +85,17 @@ class SearchFlags:
         """Read the files with the arguments of `Translator.translate` that differ between texts.
 
         Raises:
-            ValueError: A file does not exist or is not UTF-8.
+            ValueError: A file does not exist, has the name of another format or is not UTF-8.
         """
         constraints = dict[str, list[Any]]()
+        for name, path in (("prefix", self.prefix), ("required", self.required)):
+            # Phrases are separated by tabs, so `required` may be tab-separated text.
+            is_tabbed = name == "required" and path is not None and file_kind(path).format == "tsv"
+            if path is not None and not is_lines(path) and not is_tabbed:
+                raise ValueError(
+                    f"Argument `{name}` must be a file with a line for each source. "
+                    f"Received: {str(path)!r}, the name of another format"
+                )
         if self.prefix is not None:
             check_file("prefix", self.prefix)
             constraints["prefixes"] = list(iterate_lines(self.prefix))

@@ -25,20 +25,25 @@ def plain(value: Any) -> Text:
     return Text("\n".join(map(escape_unprintable, str(value).split("\n"))))
 
 
+def _plain_line(message: str) -> Text:
+    """Return a message in one line, also if it contains the path of a file with a line break."""
+    return Text(escape_unprintable(message))
+
+
 def print_message(message: str) -> None:
-    """Print a message to standard error, without wrapping it."""
-    console.print(plain(message), highlight=False, soft_wrap=True)
+    """Print a message to standard error as one line, without wrapping it."""
+    console.print(_plain_line(message), highlight=False, soft_wrap=True)
 
 
 def print_error(error: BaseException) -> None:
-    """Print an error message to standard error, without wrapping it."""
-    message = Text.assemble(("error:", "red"), " ", plain(str(error) or repr(error)))
+    """Print an error message to standard error as one line, without wrapping it."""
+    message = Text.assemble(("error:", "red"), " ", _plain_line(str(error) or repr(error)))
     console.print(message, highlight=False, soft_wrap=True)
 
 
 def escape_record(record: logging.LogRecord) -> bool:
-    """Make a log record's message `plain`; a log filter that accepts every record."""
-    record.msg, record.args = plain(record.getMessage()).plain, None
+    """Make a log record's message one plain line; a log filter that accepts every record."""
+    record.msg, record.args = _plain_line(record.getMessage()).plain, None
     return True
 
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from keras_bahdanau_export.commands.arguments import (
-    Config,
-    command_line_values,
+    TrainingConfig,
+    explicit_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.runs.folder import LAST_FILE
-from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.runs.start import launched_rank, start_run
 
 
@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.runs.start import launched_rank, start_run
 def train(
     context: typer.Context,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
-    config: Config = None,
+    config: TrainingConfig = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     **flags: Any,
 ) -> None:
@@ -31,9 +31,7 @@ def train(
         keras-bahdanau train train.en train.de --validation-source dev.en \
             --validation-target dev.de --epochs 20 --output run
     """
-    values = {} if config is None else read_options(config)
-    values |= command_line_values(context, flags)
-    train_run(TrainingOptions.from_values(values), output, resume)
+    train_run(TrainingOptions.from_values(explicit_values(context, flags)), output, resume)
 
 
 def train_run(options: TrainingOptions, output: Path, resume: bool) -> None:

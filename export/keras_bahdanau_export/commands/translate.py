@@ -42,8 +42,8 @@ def translate(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="UTF-8 text, one sentence a line, plain or .gz; or .jsonl or .parquet; for Ray a "
-            "folder of such files. Standard input by default, or for -."
+            help="UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or "
+            "compressed; for Ray a folder of such files. Standard input by default, or for -."
         ),
     ] = None,
     output: Annotated[
@@ -65,15 +65,15 @@ def translate(
     text_column: Annotated[
         str | None,
         typer.Option(
-            help="The field of .jsonl and .parquet to translate, such as translation.en for a "
-            "nested one; text by default.",
+            help="The column of .csv, .jsonl and .parquet to translate, text by default, or such "
+            "as translation.en for a nested one; the number of the column of .tsv, from 1.",
             rich_help_panel="Data",
         ),
     ] = None,
     output_column: Annotated[
         str | None,
         typer.Option(
-            help="The field added to .jsonl and .parquet; translation by default.",
+            help="The column added to .csv, .jsonl and .parquet; translation by default.",
             rich_help_panel="Data",
         ),
     ] = None,
@@ -149,9 +149,10 @@ def translate(
 ) -> None:
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
-    A line that cannot be read or translated gives an empty line, or null in .jsonl and .parquet. It
-    is reported on standard error, and the exit status is then 1. With --output, progress is saved:
-    after any interruption the same command with --resume continues.
+    A line that cannot be read or translated gives an empty line, an empty cell in .csv and .tsv, or
+    null in .jsonl and .parquet. It is reported on standard error, and the exit status is then 1.
+    With --output, progress is saved: after any interruption the same command with --resume
+    continues. It is an error if a finished output was made from other text, or with other options.
 
     Example:
         keras-bahdanau translate artifact test.en --output test.de

@@ -39,7 +39,7 @@ def verify(
     Example:
         keras-bahdanau verify artifact run --source dev.en
     """
-    from keras_bahdanau_runtime.text.corpus import read_lines
+    from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, read_side
 
     providers = {"cpu": CPU, "cuda": CUDA}.get(provider, provider)
     check_providers(providers)
@@ -49,7 +49,7 @@ def verify(
     read_manifest(folder, verify=False)  # checks that it is an artifact
     is_run = model.is_dir()
     check_file("model", best_file(model) if is_run else model)
-    texts = [] if source is None else read_lines(text_source(source))
+    texts = [] if source is None else read_side(text_source(source), UTF_8_TEXT)
     import_keras()
     import keras
 

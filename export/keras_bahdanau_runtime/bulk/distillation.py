@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.bulk.file import PLAIN, Progress, fingerprint, translate_file
+from keras_bahdanau_runtime.bulk.file import (
+    PLAIN,
+    Progress,
+    fingerprint,
+    record_path,
+    translate_file,
+)
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
@@ -153,7 +159,7 @@ def distill_texts(
                 files, side = (sources, 2) if pairs else (references, None)
                 references = stack.enter_context(copies("references", files, side))
         _check_settings(
-            folder / _SETTINGS_FILE,
+            folder,
             {
                 "teacher": fingerprint(translator.manifest),
                 "sources": [file_sha256(path) for path in texts],
@@ -182,6 +188,7 @@ def distill_texts(
         written = _write_pairs(rows, source_path, target_path)
     for output in outputs:
         output.unlink()
+        record_path(output).unlink(missing_ok=True)  # absent for one of an earlier version
     if written < sum(counts):
         logger.warning(
             "Left out %d of %d rows, which are blank or have no translation.",
@@ -227,18 +234,30 @@ def _lines(path: Path, text_format: TextFormat, side: int | None) -> Iterator[st
         yield str(pair[side] or "")
 
 
-def _check_settings(path: Path, settings: dict[str, Any]) -> None:
+def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Write the settings of a new folder, or check that they are those of an earlier call."""
+    path = folder / _SETTINGS_FILE
     if not path.exists():
+        texts = [SOURCE_FILE, TARGET_FILE, *(file.name for file in folder.glob("translations-*"))]
+        for name in texts:
+            if (folder / name).exists():
+                raise ValueError(
+                    "Argument `folder` must be a new folder, or have a record of what its texts "
+                    f"were made from. Received: {str(folder)!r}, which has {name} but no "
+                    f"{_SETTINGS_FILE}. Remove the folder to start again."
+                )
         write_json(path, settings)
         return
-    previous = json.loads(path.read_text("utf-8"))
-    changed = [name for name, value in settings.items() if previous.get(name) != value]
-    if changed:
-        raise ValueError(
-            f"Argument `{changed[0]}` must be the one that {path.parent} was started with. "
-            "Received: another one"
-        )
+    try:
+        previous = dict(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: expected a JSON object. Received: {error}") from error
+    for name, value in settings.items():
+        if previous.get(name) != value:
+            raise ValueError(
+                f"Argument `{name}` must be the one that {folder} was started with, "
+                f"{previous.get(name)!r}. Received: {value!r}. Remove the folder to start again."
+            )
 
 
 def _shifted(progress: Progress | None, finished: int, total: int) -> Progress | None:

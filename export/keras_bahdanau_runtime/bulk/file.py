@@ -4,6 +4,9 @@
 
 Rows are translated in windows that depend only on row numbers. So a resumed run, and a run split
 into shards, searches in the same batches as an uninterrupted one and writes the same bytes.
+
+A hidden file next to the output, .NAME.journal, records what it was made from. A resumed call with
+other rows, another artifact or other options is refused.
 """
 
 import contextlib
@@ -13,23 +16,21 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
-from keras_bahdanau_runtime.bulk.records import (
-    JsonLines,
-    Lines,
-    Parquet,
-    Records,
-    Row,
-    Source,
-    open_records,
-)
+from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.files import add_path_to_errors, fsync, try_lock, write_json
+from keras_bahdanau_runtime.files import (
+    add_path_to_errors,
+    file_sha256,
+    fsync,
+    try_lock,
+    write_json,
+)
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import check_count
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
@@ -61,6 +62,19 @@ class Position:
     digest: str = hashlib.sha256().hexdigest()
 
 
+@dataclass(frozen=True)
+class Finished:
+    """Fingerprints of a finished output.
+
+    Args:
+        source: str. Result of `Records.fingerprint` for the translated rows.
+        output: str. SHA-256 of the output.
+    """
+
+    source: str
+    output: str
+
+
 class Journal:
     """File with a `Position` and the settings that determine translations.
 
@@ -69,10 +83,12 @@ class Journal:
     Args:
         path: `Path`.
         settings: JSON values by name.
+        subject: Name of the file with these settings, for messages; `path` if empty.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, Any], subject: str = "") -> None:
         self.path, self._settings = path, dict(settings)
+        self._subject = subject or str(path)
 
     def read(self) -> Position | None:
         """Return the position, or `None` if there is no journal.
@@ -80,11 +96,25 @@ class Journal:
         Raises:
             ValueError: The journal has other settings, or the file is not a journal.
         """
+        record = self._read()
+        return None if record is None else record[0]
+
+    def read_finished(self) -> tuple[Position, Finished] | None:
+        """Return what `finish` has written, or `None` if there is no such journal.
+
+        Raises:
+            ValueError: As `read`.
+        """
+        record = self._read()
+        return None if record is None or record[1] is None else (record[0], record[1])
+
+    def _read(self) -> tuple[Position, Finished | None] | None:
         try:
             document = json.loads(self.path.read_text("utf-8"))
             if document["version"] != _VERSION:
                 raise ValueError(f"version {document['version']!r}")
             position, settings = Position(**document["place"]), dict(document["settings"])
+            finished = document.get("finished") and Finished(**document["finished"])
             for field in dataclasses.fields(Position):
                 if type(getattr(position, field.name)) is not type(field.default):
                     raise TypeError(f"{field.name}={getattr(position, field.name)!r}")
@@ -98,18 +128,21 @@ class Journal:
             value = self._settings.get(name)
             if settings.get(name) != value:
                 raise ValueError(
-                    f"Argument `{name}` must be the value that {self.path} was started with, "
-                    f"{settings.get(name)!r}. Received: {value!r}"
+                    f"Argument `{name}` must be the value that {self._subject} was started with, "
+                    f"{settings.get(name)!r}. Received: {value!r}. "
+                    f"Remove {self._subject} to start again."
                 )
-        return position
+        return position, finished
 
-    def write(self, position: Position) -> None:
+    def write(self, position: Position, finished: Finished | None = None) -> None:
         """Write a position, which is on the disk when this returns."""
         document = {
             "version": _VERSION,
             "settings": self._settings,
             "place": dataclasses.asdict(position),
         }
+        if finished is not None:
+            document["finished"] = dataclasses.asdict(finished)
         write_json(self.path, document)
 
 
@@ -118,6 +151,11 @@ def fingerprint(manifest: Manifest) -> str:
     values = dataclasses.asdict(dataclasses.replace(manifest, folder=Path()))
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def record_path(output: Path) -> Path:
+    """Return the path of the journal of a finished output."""
+    return output.with_name(f".{output.name}.journal")
 
 
 def translate_file(
@@ -144,21 +182,21 @@ def translate_file(
     All rows are read once before, so that a damaged file and wrong columns are reported first. A
     row that cannot be read or translated has no translation; the other rows are translated.
     Until the output is complete, translations are in OUTPUT.partial and the progress is in
-    OUTPUT.journal.
+    OUTPUT.journal. Then .OUTPUT.journal records what it was made from.
 
     Args:
         translator: `Translator`.
-        source: `Path` of lines of text, JSON lines or Parquet (see `records`), or a stream of
-            lines.
+        source: `Path` of lines of text, CSV, tab-separated text, JSON lines or Parquet (see
+            `records`), or a stream of lines.
         output: `Path` of a new file of the same kind.
         resume: bool. Whether to continue an interrupted call. On the same machine, the result has
-            the same bytes as that of an uninterrupted call. An existing output is complete.
+            the same bytes as that of an uninterrupted call. An existing output is complete if it
+            was made from the same rows with the same artifact and options.
         shard: `(i, n)`: translate the i-th (from 1) of n parts with about the same number of rows.
             Parts start at windows; the concatenated outputs of lines have the same bytes as the
             output of the whole file.
-        text_column: Key or column to translate, for JSON lines and Parquet; "text" if `None`.
-            "translation.en" is "en" inside "translation".
-        output_column: Key or column to add to them; "translation" if `None`.
+        text_column: Key or column to translate, as for `open_records`.
+        output_column: Key or column to add, as for `open_records`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
@@ -168,7 +206,7 @@ def translate_file(
             first with the rows of an interrupted call, then after each batch.
         on_failed: Called with the number (from 1) of each row without a translation, and the
             reason.
-        output_format: `OutputFormat`; for Parquet only a plain one.
+        output_format: `OutputFormat`; only a plain one for CSV, tab-separated text and Parquet.
         prefixes: As for `Translator.translate`, one for each row of the file.
         required: As for `Translator.translate`, a list for each row of the file.
         **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
@@ -177,36 +215,35 @@ def translate_file(
         int, number of rows without a translation, including those of an interrupted call.
 
     Raises:
-        ValueError: `source` is damaged, or has no such column; `output` exists, was started but
-            `resume` is False, or was started with another artifact, other settings or other rows.
+        ValueError: `source` is damaged, or has no such column; `output` exists or was started but
+            `resume` is False, or it was made from other rows, with another artifact or with other
+            settings, or nothing records from what.
         OSError: For example, the disk is full. The call can be resumed.
     """
     records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
     partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))
     state = _file_state(source)
-    if output.exists():
+    exists = output.exists()
+    if exists:
         is_source = isinstance(source, Path) and output.samefile(source)
         if not resume or is_source or not output.is_file():
             raise ValueError(
                 f"Argument `output` must be a new file. Received: {str(output)!r}, which "
                 f"{'is the source' if is_source else 'exists'}"
             )
-        logger.warning("%s exists: it is complete.", output)
-        for path in (partial, journal_path):
-            path.unlink(missing_ok=True)
-        return 0
-    for path in (partial, journal_path):
+    record = record_path(output)
+    for path in (partial, journal_path, record):
         if isinstance(source, Path) and path.exists() and path.samefile(source):
             raise ValueError(
                 f"Argument `output` must be a file whose {path.name} is not the source. "
                 f"Received: {str(output)!r}"
             )
     check_positive(window=window)
-    if isinstance(records, Parquet) and not output_format.is_plain:
+    if records.values == "text" and not output_format.is_plain:
         raise ValueError(
-            "Argument `output_format` must be plain for Parquet, whose new column contains texts. "
-            f"Received: {output_format}"
+            "Argument `output_format` must be plain for .csv, .tsv and .parquet, whose new column "
+            f"contains texts. Received: {output_format}"
         )
     start, stop = _shard_rows(records, shard, window, is_stream=state is None)
     values_by_name: dict[str, Any] = {"prefixes": prefixes, "required": required}
@@ -231,6 +268,13 @@ def translate_file(
         "shard": [*shard, start, stop] if shard[1] > 1 else None,
         **_option_settings(output_format, constraints, options),
     }
+    finished_journal = Journal(record, settings, str(output))
+    if exists:
+        position = _check_finished(finished_journal, records, output, start, stop)
+        logger.warning("%s exists: it is complete.", output)
+        for path in (partial, journal_path):
+            path.unlink(missing_ok=True)
+        return position.failed
     journal = Journal(journal_path, settings)
     options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
     job = _Job(
@@ -252,13 +296,54 @@ def translate_file(
                 "process has written meanwhile"
             )
         with add_path_to_errors(partial), partial.open("r+b") as file:
-            failed = job.run(file, journal)
+            position = job.run(file, journal)
+        fingerprint_of_rows = records.fingerprint(position.digest)
         if _file_state(source) != state:
             raise ValueError(f"{source}: expected a file that does not change. It changed.")
-        records.publish(partial, output, start, stop)
+
+        def write_record(complete: Path) -> None:
+            """Record what a complete file was made from, before it becomes the output."""
+            finished = Finished(fingerprint_of_rows, file_sha256(complete))
+            finished_journal.write(position, finished)
+
+        records.publish(partial, output, start, stop, write_record)
         fsync(output.parent)
         journal_path.unlink(missing_ok=True)
-    return failed
+    return position.failed
+
+
+def _check_finished(
+    journal: Journal, records: Records, output: Path, start: int, stop: int | None
+) -> Position:
+    """Return the position of a finished output that the same call would write again.
+
+    Raises:
+        ValueError: It was made from something else, or there is no record of it.
+    """
+    advice = f"Remove {output} to start again."
+    record = journal.read_finished()
+    if record is None:
+        raise ValueError(
+            "Argument `output` must be a new file, or have a record of what it was made from. "
+            f"Received: {str(output)!r}, which exists without {journal.path.name}. {advice}"
+        )
+    position, finished = record
+    digest, rows = hashlib.sha256(records.header), 0
+    for row in records.rows(start, stop):
+        rows += 1
+        _add_row(digest, row)
+    if rows != position.rows or records.fingerprint(digest.hexdigest()) != finished.source:
+        counts = "" if rows == position.rows else f": {rows} instead of {position.rows}"
+        raise ValueError(
+            f"Argument `source` must contain the rows that {output} was made from. "
+            f"Received: other rows{counts}. {advice}"
+        )
+    if file_sha256(output) != finished.output:
+        raise ValueError(
+            "Argument `output` must be a new file, or unchanged since it was written. "
+            f"Received: {str(output)!r}, which has changed. {advice}"
+        )
+    return position
 
 
 @dataclass(frozen=True)
@@ -276,8 +361,8 @@ class _Job:
     output_format: OutputFormat
     constraints: Mapping[str, Sequence[Any]]
 
-    def run(self, file: BinaryIO, journal: Journal) -> int:
-        """Translate the rows after the journal's position; return the number of failed rows."""
+    def run(self, file: BinaryIO, journal: Journal) -> Position:
+        """Translate the rows after the journal's position; return the position at the end."""
         position = journal.read() or Position()
         if os.fstat(file.fileno()).st_size < position.bytes:
             raise ValueError(
@@ -286,19 +371,26 @@ class _Job:
             )
         file.truncate(position.bytes)
         file.seek(position.bytes)
-        rows, digest = self.records.rows(self.start, self.stop), hashlib.sha256()
-        _add_rows(digest, itertools.islice(rows, position.rows))
-        if digest.hexdigest() != position.digest:
+        rows = self.records.rows(self.start, self.stop)
+        digest = hashlib.sha256(self.records.header)
+        for row in itertools.islice(rows, position.rows):
+            _add_row(digest, row)
+        if position.rows and digest.hexdigest() != position.digest:
             raise ValueError(
                 f"Argument `source` must begin with the {position.rows} rows that {journal.path} "
                 "was written for. Received: other rows. Remove it to start again."
             )
+        if not position.rows:
+            head = self.records.render_header() if self.start == 0 else b""
+            file.write(head)
+            position = Position(bytes=len(head), digest=digest.hexdigest())
         self._report(position.rows, 0)
         while window := list(itertools.islice(rows, self.window)):
             translations, failed = self._translate(window, position.rows)
             data = self.records.render(window, translations)
             file.write(data)
-            _add_rows(digest, window)
+            for row in window:
+                _add_row(digest, row)
             position = Position(
                 position.rows + len(window),
                 position.bytes + len(data),
@@ -310,7 +402,7 @@ class _Job:
                 _flush(file)
                 journal.write(position)
         _flush(file)
-        return position.failed
+        return position
 
     def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
         """Return the output of each row, as `Records.render` needs it, and the number of failed."""
@@ -331,7 +423,7 @@ class _Job:
             if row.error is not None:
                 hypotheses = [dataclasses.replace(hypotheses[0], error=row.error)]
             error = hypotheses[0].error
-            if isinstance(self.records, Lines) and not isinstance(self.records, JsonLines):
+            if self.records.values == "lines":
                 outputs.append(style.lines(number, hypotheses))
             elif not style.is_plain:
                 outputs.append(style.value(hypotheses))
@@ -417,9 +509,8 @@ def _file_state(source: Source) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _add_rows(digest: Any, rows: Iterable[Row]) -> None:
-    for row in rows:
-        digest.update(row.key + b"\n")
+def _add_row(digest: Any, row: Row) -> None:
+    digest.update(row.key + b"\n")
 
 
 def _flush(file: BinaryIO) -> None:

@@ -1,34 +1,47 @@
 """Read texts from files row by row, and write the files with a translation in each row.
 
-| name ends with | a row     | the translation                | without a translation            |
-|----------------|-----------|--------------------------------|----------------------------------|
-| `.jsonl`       | an object | its last key, `"translation"`  | null                             |
-| `.parquet`     | a row     | its last column, `translation` | null                             |
-| anything else  | a line    | a line                         | a blank line                     |
+| name ends with       | a row     | the translation                | without a translation      |
+|----------------------|-----------|--------------------------------|----------------------------|
+| `.csv`               | a row     | its last column, `translation` | an empty cell              |
+| `.tsv`               | a line    | its last column                | an empty cell              |
+| `.jsonl`, `.ndjson`  | an object | its last key, `"translation"`  | null                       |
+| `.parquet`           | a row     | its last column, `translation` | null                       |
+| anything else        | a line    | a line                         | a blank line               |
 
-With a further suffix `.gz`, `.bz2`, `.xz` or `.zst`, lines and JSON lines are compressed; `.gz` is
-the only one of the output. A row without a readable text (bytes that are not UTF-8, a missing key
-or null, a line that is not a JSON object) has an `error`; the other rows are translated.
+Names of other known formats, such as `.json` or `.xlsx`, are refused. With a further suffix `.gz`,
+`.bz2`, `.xz` or `.zst`, all but Parquet are compressed; `.gz` is the only one of the output. A row
+without a readable text (bytes that are not UTF-8, a missing key or null, a line that is not a JSON
+object, another number of columns) has an `error`; the other rows are translated.
 """
 
+import csv
 import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.checks import check_text, parse_json, quote
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.files import atomic_write
-from keras_bahdanau_runtime.text.compression import uncompressed_name
-from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
+from keras_bahdanau_runtime.files import atomic_write, file_sha256
+from keras_bahdanau_runtime.text.corpus import (
+    MAX_LINE,
+    check_length,
+    iterate_raw_lines,
+    name_of,
+    not_utf8,
+)
+from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
+from keras_bahdanau_runtime.text.parallel import allow_long_cells
+from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 
 TEXT, TRANSLATION = "text", "translation"  # default names of the columns
-_UNSUPPORTED_COMPRESSION = (".bz2", ".xz", ".zst", ".zip")
 _READ_ROWS = 8192  # rows of a batch read from Parquet
-_GROUP_ROWS = 65_536  # rows of a Parquet row group to write
+_GROUP_ROWS = 65_536  # rows of a Parquet row group to write, at most
+_GROUP_BYTES = 2**26  # bytes from which on a row group has fewer rows
 _NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
 Source = Path | BinaryIO
 
@@ -54,6 +67,16 @@ class Records(Protocol):
     `publish` turns it into the output.
     """
 
+    @property
+    def values(self) -> str:
+        """Kind of `translations` that `render` needs: "lines", "json" or "text"."""
+        ...
+
+    @property
+    def header(self) -> bytes:
+        """Bytes of the file in front of its rows, which determine their meaning; set by `count`."""
+        ...
+
     def count(self) -> int:
         """Read the file once and return the number of rows.
 
@@ -70,18 +93,45 @@ class Records(Protocol):
         """
         ...
 
+    def fingerprint(self, digest: str) -> str:
+        """Return a hash of the part of the file that determines the output.
+
+        Args:
+            digest: SHA-256 of the header and the keys of the rows.
+        """
+        ...
+
+    def render_header(self) -> bytes:
+        """Return the bytes in front of the first row of the file for the partial file."""
+        ...
+
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         """Return the bytes of rows for the partial file.
 
         Args:
             rows: The rows.
-            translations: For JSON lines and Parquet, the JSON value of each row, `None` for a
-                failed one. For lines, the list of lines of each row.
+            translations: For "text", the translation of each row, `None` for a failed one. For
+                "json", its JSON value. For "lines", the list of lines of each row.
         """
         ...
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        """Convert the complete partial file of these rows to the output."""
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
+        """Convert the complete partial file of these rows to the output.
+
+        Args:
+            partial: The partial file.
+            output: The output.
+            start: As for `rows`.
+            stop: As for `rows`.
+            on_complete: Called with the complete file before it is renamed to the output.
+        """
         ...
 
 
@@ -96,34 +146,44 @@ def open_records(
     Args:
         source: `Path`, or a stream of lines that is read once.
         output: `Path` of the translations, of the same kind.
-        text_column: Key or column to translate; "text" if `None`. A name with dots that is not a
-            key itself is a path of keys: "translation.en" is "en" inside "translation".
+        text_column: Key or column to translate; "text" if `None`. In JSON lines and Parquet, a name
+            with dots that is not a key itself is a path of keys: "translation.en" is "en" inside
+            "translation". In tab-separated text, which has no header, a number from 1.
         output_column: Key or column to add; "translation" if `None`.
 
     Raises:
-        ValueError: The kinds differ, a column is given for lines, or the column is missing.
+        ValueError: The format cannot be translated, the formats differ, a column is given for
+            lines, or the column is missing.
         MissingDependencyError: The file is Parquet, and pyarrow is not installed.
     """
-    kind = _kind(source)
-    if _kind(output) is not kind:
+    kind = _kind("source", source)
+    if _kind("output", output) is not kind:
         raise ValueError(
-            "Argument `output` must be of the kind of the source: .jsonl, .parquet or lines of "
-            f"text. Received: {str(output)!r}"
+            "Argument `output` must be of the kind of the source: .csv, .tsv, .jsonl, .parquet or "
+            f"lines of text. Received: {str(output)!r} for {name_of(source)!r}"
         )
-    if output.suffix in _UNSUPPORTED_COMPRESSION:
+    compression = file_kind(output).compression
+    if compression not in (None, "gzip"):
         raise ValueError(
             "Argument `output` must be uncompressed, or end with .gz. "
             f"Received: {str(output)!r}, which names another compression"
         )
-    compress = output.suffix == ".gz"
+    compress = compression == "gzip"
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
                 raise ValueError(
-                    f"Argument `{name}` must be used only with .jsonl and .parquet. "
+                    f"Argument `{name}` must be used only with .csv, .tsv, .jsonl and .parquet. "
                     f"Received: {column!r} for lines of text"
                 )
         return Lines(source, compress)
+    if kind is TabSeparated:
+        if output_column is not None:
+            raise ValueError(
+                "Argument `output_column` must be left out for tab-separated text, which has no "
+                f"names of columns. Received: {output_column!r}"
+            )
+        return TabSeparated(source, text_column, compress)
     column = TEXT if text_column is None else text_column
     new_column = TRANSLATION if output_column is None else output_column
     if column == new_column:
@@ -133,7 +193,7 @@ def open_records(
         )
     if kind is Parquet:
         return Parquet(source, column, new_column)
-    return JsonLines(source, column, new_column, compress)
+    return (Csv if kind is Csv else JsonLines)(source, column, new_column, compress)
 
 
 def one_line(text: str) -> str:
@@ -143,14 +203,21 @@ def one_line(text: str) -> str:
 
 def is_text(source: Source) -> bool:
     """Return whether a stream, or a file with this name, contains lines of text."""
-    return _kind(source) is Lines
+    return not isinstance(source, Path) or is_lines(source)
 
 
-def _kind(source: Source) -> "type[Lines | JsonLines | Parquet]":
-    name = source.name if isinstance(source, Path) else ""
-    if uncompressed_name(name).endswith(".jsonl"):
-        return JsonLines
-    return Parquet if name.endswith(".parquet") else Lines
+def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
+    """Return the class for a stream or a file; `name` is that of the argument, for the message."""
+    if is_text(source):
+        return Lines
+    kinds = {"csv": Csv, "tsv": TabSeparated, "jsonl": JsonLines, "parquet": Parquet}
+    kind = file_kind(source).format if isinstance(source, Path) else None
+    if kind not in kinds:
+        raise ValueError(
+            f"Argument `{name}` must be lines of text, .csv, .tsv, .jsonl or .parquet. "
+            f"Received: {str(source)!r}, the name of another format"
+        )
+    return kinds[kind]
 
 
 class Lines:
@@ -160,6 +227,9 @@ class Lines:
         source: Path or stream, as for `iterate_lines`.
         compress: bool. Whether to compress the output by gzip.
     """
+
+    header = b""
+    values = "lines"
 
     def __init__(self, source: Source, compress: bool = False) -> None:
         self._source, self._compress = source, compress
@@ -175,6 +245,12 @@ class Lines:
         for number, line in enumerate(itertools.islice(lines, start, stop), start + 1):
             yield self._row(line, number)
 
+    def fingerprint(self, digest: str) -> str:
+        return digest
+
+    def render_header(self) -> bytes:
+        return b""
+
     def _row(self, line: bytes, number: int) -> Row:
         try:
             return Row(line, line.decode("utf-8"))
@@ -185,9 +261,17 @@ class Lines:
         lines = itertools.chain.from_iterable(translations)
         return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
         if self._compress and not partial.stat().st_size:
             partial.write_bytes(self._compressed(b""))  # an empty file is not valid gzip
+        on_complete(partial)
         os.replace(partial, output)
 
     def _compressed(self, data: bytes) -> bytes:
@@ -208,6 +292,8 @@ class JsonLines(Lines):
         new_column: Key of the translation.
         compress: As for `Lines`.
     """
+
+    values = "json"
 
     def __init__(self, source: Path, column: str, new_column: str, compress: bool = False) -> None:
         super().__init__(source, compress)
@@ -235,8 +321,8 @@ class JsonLines(Lines):
         try:
             if text.error is not None:
                 raise ValueError(text.error)
-            record = json.loads(text.text)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(text.text)
+        except ValueError as error:
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {error}")
         if not isinstance(record, dict):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
@@ -257,9 +343,8 @@ class JsonLines(Lines):
                 raise ValueError(self._missing)
             value = value[key]
         if not isinstance(value, str):
-            raise ValueError(
-                f"expected a str as {self._column!r}. Received: {json.dumps(value):.80}"
-            )
+            received = "null" if value is None else quote(value)
+            raise ValueError(f"expected a str as {self._column!r}. Received: {received}")
         check_text(self._column, value)
         return value
 
@@ -274,6 +359,164 @@ class JsonLines(Lines):
             comma = b"" if members.endswith(b"{") else b", "
             lines.append(b"%s%s%s: %s}\n" % (members, comma, name, value))
         return self._compressed(b"".join(lines))
+
+
+class TabSeparated(Lines):
+    """`Records` of lines with columns separated by tabs, without a header and without quotes.
+
+    A blank line stays blank. The other lines keep their bytes, with a column at the end.
+
+    Args:
+        source: `Path`.
+        column: Number of the column of the text, from 1.
+        compress: As for `Lines`.
+
+    Raises:
+        ValueError: `column` is not such a number.
+    """
+
+    values = "text"
+
+    def __init__(self, source: Path, column: str | None, compress: bool = False) -> None:
+        super().__init__(source, compress)
+        if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
+            raise ValueError(
+                "Argument `text_column` must be a number from 1 for tab-separated text, which has "
+                f"no names of columns. Received: {column!r} for {str(source)!r}"
+            )
+        self._index = int(column) - 1
+
+    def _row(self, line: bytes, number: int) -> Row:
+        row = super()._row(line, number)
+        if row.error is not None or not line:
+            return row
+        cells = row.text.split("\t")
+        if self._index >= len(cells):
+            expected = f"expected {self._index + 1} columns separated by tabs"
+            return Row(line, "", f"{expected}. Received: {len(cells)}")
+        return Row(line, cells[self._index])
+
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
+        lines = []
+        for row, text in zip(rows, translations, strict=True):
+            cell = b"\t" + one_line(text or "").replace("\t", " ").encode("utf-8")
+            lines.append(row.key + (cell if row.key else b"") + b"\n")
+        return self._compressed(b"".join(lines))
+
+
+class Csv(Lines):
+    """`Records` of CSV with the names of columns in the first row.
+
+    A blank line stays blank. The other rows keep their bytes, with a cell at the end. Only the
+    first of several shards has the names of the columns.
+
+    Args:
+        source: `Path`.
+        column: Name of the column of the text.
+        new_column: Name of the column of the translation.
+        compress: As for `Lines`.
+
+    Raises:
+        ValueError: The first row has no such column, or `new_column`.
+    """
+
+    values = "text"
+
+    def __init__(self, source: Path, column: str, new_column: str, compress: bool = False) -> None:
+        super().__init__(source, compress)
+        self.header, names = next(self._raw_rows(), (b"", []))
+        if isinstance(names, csv.Error):
+            raise ValueError(f"{source}, line 1: expected CSV. Received: {names}")
+        if names.count(column) != 1:
+            raise ValueError(
+                f"Argument `text_column` must be one column of {source}, whose first row is "
+                f"{quote(names)}. Received: {column!r}"
+            )
+        if new_column in names:
+            raise ValueError(
+                "Argument `output_column` must be a new column. "
+                f"Received: {new_column!r}, which {source} already has"
+            )
+        self._names, self._index, self._new_column = names, names.index(column), new_column
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+        rows = itertools.islice(self._raw_rows(), 1, None)
+        for raw, cells in itertools.islice(rows, start, stop):
+            yield self._csv_row(raw, cells)
+
+    def _csv_row(self, raw: bytes, cells: list[str] | csv.Error) -> Row:
+        if isinstance(cells, csv.Error):
+            return Row(raw, "", f"expected CSV. Received: {cells}")
+        if not raw.strip():
+            return Row(raw, "")
+        if len(cells) != len(self._names):
+            expected = f"expected the {len(self._names)} columns of the first row"
+            return Row(raw, "", f"{expected}. Received: {len(cells)}")
+        text = cells[self._index]
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:  # a byte that `_raw_rows` has kept
+            try:
+                raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return Row(raw, "", not_utf8(error))
+        return Row(raw, text)
+
+    def _raw_rows(self) -> Iterator[tuple[bytes, list[str] | csv.Error]]:
+        """Yield the bytes and the cells of each row, or its error if the next row is known.
+
+        Raises:
+            ValueError: A malformed row has an open quote, so that its end is unknown.
+        """
+        lines, length = list[bytes](), 0  # of the current row
+
+        def decoded_lines() -> Iterator[str]:
+            nonlocal length
+            for line in iterate_raw_lines(self._source, not self._counted, keep_ends=True):
+                lines.append(line)
+                length += len(line)
+                if length > MAX_LINE:
+                    check_length(length, f"{self._source}, line {number}")
+                yield line.decode("utf-8", "surrogateescape")
+
+        allow_long_cells()
+        number = 1  # of the first line of the row
+        # Without `strict`, a quote that is not closed would take in the rest of the file.
+        reader = csv.reader(decoded_lines(), strict=True)
+        while True:
+            lines.clear()
+            length = 0
+            try:
+                cells: list[str] | csv.Error = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if len(lines) > 1 or lines[0].count(b'"') % 2:
+                    raise ValueError(
+                        f"{self._source}, line {number}: expected CSV. Received: {error}"
+                    ) from error
+                cells = error
+            number += len(lines)
+            yield b"".join(lines), cells
+
+    def render_header(self) -> bytes:
+        return self._compressed(self._extended(self.header, self._new_column))
+
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
+        pairs = zip(rows, translations, strict=True)
+        return self._compressed(
+            b"".join(self._extended(row.key, text or "") for row, text in pairs)
+        )
+
+    def _extended(self, raw: bytes, text: str) -> bytes:
+        """Return a row with another cell at its end."""
+        row = raw.removesuffix(b"\n").removesuffix(b"\r")
+        end = raw[len(row) :] or b"\n"  # the last line of a file may have none
+        if not row.strip():
+            return row + end
+        if re.search('[,"\r\n]', text):
+            text = '"' + text.replace('"', '""') + '"'
+        return row + b"," + text.encode("utf-8") + end
 
 
 class Parquet:
@@ -292,12 +535,15 @@ class Parquet:
         MissingDependencyError: pyarrow is not installed.
     """
 
+    header = b""
+    values = "text"
+
     def __init__(self, source: Path, column: str, new_column: str) -> None:
         self._arrow = require("pyarrow", extra="parquet")
         self._parquet = require("pyarrow.parquet", extra="parquet")
         self._compute = require("pyarrow.compute", extra="parquet")
         self._source, self._column, self._new_column = source, column, new_column
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             schema = file.schema_arrow
         types, names = self._arrow.types, schema.names
         self._path = [column] if column in names else column.split(".")
@@ -311,7 +557,7 @@ class Parquet:
             if not types.is_struct(kind) or kind.get_field_index(name) < 0:
                 raise ValueError(
                     f"Argument `text_column` must be a column of {source}, one of "
-                    f"{self._leaves(schema)}. Received: {column!r}"
+                    f"{quote(self._leaves(schema))}. Received: {column!r}"
                 )
             kind = kind.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -339,6 +585,12 @@ class Parquet:
     def count(self) -> int:
         return sum(1 for _ in self.rows())
 
+    def fingerprint(self, digest: str) -> str:
+        return file_sha256(self._source)  # the output has the other columns, too
+
+    def render_header(self) -> bytes:
+        return b""
+
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         for batch in self._batches(start, stop, [self._column]):
             column = batch.column(0)
@@ -364,23 +616,41 @@ class Parquet:
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
-    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
+    def publish(
+        self,
+        partial: Path,
+        output: Path,
+        start: int,
+        stop: int | None,
+        on_complete: Callable[[Path], None],
+    ) -> None:
         new_field = self._arrow.field(self._new_column, self._arrow.string())
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             schema = file.schema_arrow.append(new_field)
         with atomic_write(output) as path, partial.open("rb") as lines:
             with self._parquet.ParquetWriter(path, schema) as writer:
-                for batch in self._batches(start, stop, None, _GROUP_ROWS):
+                for batch in self._row_groups(start, stop):
                     texts = [json.loads(line) for line in itertools.islice(lines, len(batch))]
                     columns = [*batch.columns, self._arrow.array(texts, self._arrow.string())]
                     writer.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=schema))
+            on_complete(path)
         partial.unlink()
 
-    def _batches(
-        self, start: int, stop: int | None, columns: list[str] | None, size: int = _READ_ROWS
-    ) -> Iterator[Any]:
+    def _row_groups(self, start: int, stop: int | None) -> Iterator[Any]:
+        """Yield record batches with all columns of as many rows as a row group to write."""
+        batches, rows, size = [], 0, 0
+        for batch in self._batches(start, stop, None):
+            batches.append(batch)
+            rows, size = rows + len(batch), size + batch.nbytes
+            if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+                yield from self._arrow.Table.from_batches(batches).combine_chunks().to_batches()
+                batches, rows, size = [], 0, 0
+        if batches:
+            yield from self._arrow.Table.from_batches(batches).combine_chunks().to_batches()
+
+    def _batches(self, start: int, stop: int | None, columns: list[str] | None) -> Iterator[Any]:
         """Yield record batches of the rows from `start` to `stop`, without reading other groups."""
-        with self._open() as file:
+        with open_parquet(self._source) as file:
             groups, first_row, row = [], 0, 0
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
@@ -390,16 +660,12 @@ class Parquet:
                     groups.append(group)
                 row += count
             row = first_row
-            for batch in file.iter_batches(size, row_groups=groups, columns=columns):
+            size = batch_rows(self._source, file, columns, _READ_ROWS)
+            for batch in file.iter_batches(
+                size, row_groups=groups, columns=columns, use_threads=False
+            ):
                 end = row + len(batch) if stop is None else min(stop, row + len(batch))
                 begin = max(start, row)
                 if begin < end:
                     yield batch.slice(begin - row, end - begin)
                 row += len(batch)
-
-    def _open(self) -> Any:
-        try:
-            # Read page by page, because a group may be larger than memory.
-            return self._parquet.ParquetFile(self._source, buffer_size=2**16, pre_buffer=False)
-        except self._arrow.ArrowInvalid as error:
-            raise ValueError(f"{self._source}: expected Parquet. Received: {error}") from error

@@ -34,7 +34,10 @@ Paths = Sequence[str | os.PathLike[str]]
 
 BLOCK_PREFIX = "block-"  # of the names of a block's files
 _MAX_WORDS = 100_000  # cached words, about 25 MB
-_ENCODE_PAIRS = 1000  # pairs encoded at once: the encodings need kilobytes per sentence
+_MAX_CACHED = 2000  # characters of a text whose words are cached
+# Pairs and characters encoded at once: the encodings need a hundred bytes per character.
+_ENCODE_PAIRS, _ENCODE_CHARACTERS = 1000, 2**21
+_BLOCK_CHARACTERS = 2**26  # from which on a block has fewer pairs
 
 
 @dataclass
@@ -88,7 +91,8 @@ def read_blocks(
         targets: As many files of their translations, line by line.
         alignments: As many files of word alignments in Pharaoh format; `None` for none. There is
             one line for each pair, also for those that are skipped.
-        pairs: Number of pairs of every block but the last, without the skipped ones.
+        pairs: Number of pairs of every block but the last, without the skipped ones. A block of
+            very long texts has fewer.
         warn: Whether to log warnings about files that look wrong, as `read_parallel` does.
         check_unicode: Whether to warn also about lines that are not in Unicode form NFC.
         text_format: `TextFormat` of the files.
@@ -105,7 +109,7 @@ def read_blocks(
     def new_block(number: int) -> Block:
         return Block(number, links=None if alignments is None else [])
 
-    block = new_block(0)
+    block, characters = new_block(0), 0
     pair_filter = PairFilter(rules)
     for source_file, target_file, link_file in zip(
         sources, targets or repeat(None), alignments or repeat(None), strict=False
@@ -135,9 +139,10 @@ def read_blocks(
             block.targets.append(target)
             if block.links is not None:
                 block.links.append(parse_links(links, f"{link_file}, line {row}"))
-            if len(block.sources) == pairs:
+            characters += len(source) + len(target) + len(links)
+            if len(block.sources) == pairs or characters > _BLOCK_CHARACTERS:
                 yield block
-                block = new_block(block.number + 1)
+                block, characters = new_block(block.number + 1), 0
         check.warn()
     if block.sources or block.blank or block.bad or block.filtered:
         yield block
@@ -194,7 +199,8 @@ class WordCache:
             return self._encode(texts)
         split = [text.split(" ") for text in texts]
         has_single_spaces = [
-            words == text.split() for text, words in zip(texts, split, strict=True)
+            len(text) <= _MAX_CACHED and words == text.split()
+            for text, words in zip(texts, split, strict=True)
         ]
         whole = iter(
             self._encode(
@@ -273,6 +279,11 @@ class BlockRecord:
     longest: list[int]
     tokens: list[int]
 
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of the block, including dropped ones."""
+        return self.bounds[-1] + self.dropped
+
 
 def block_name(number: int) -> str:
     """Return the common part of the names of a block's files."""
@@ -293,10 +304,7 @@ def encode_block(options: EncodingOptions, block: Block) -> BlockRecord:
     """
     encoders = _load_encoders(options.tokenizer, options.digest)
     pairs = concatenate_shards(
-        [
-            _encode_pairs(encoders, block, begin, options.dtype)
-            for begin in range(0, max(1, len(block.sources)), _ENCODE_PAIRS)
-        ]
+        [_encode_pairs(encoders, block, rows, options.dtype) for rows in _encode_rows(block)]
     )
     cut = dropped = 0
     if options.max_length is not None:
@@ -332,10 +340,20 @@ def _load_encoders(path: str, digest: str) -> tuple[WordCache, WordCache]:
     return sources, WordCache(tokenizer.target, tokenizer.encode_targets)
 
 
+def _encode_rows(block: Block) -> Iterator[slice]:
+    """Yield the pairs that are encoded at once, at least one slice."""
+    begin = characters = 0
+    for end, (source, target) in enumerate(zip(block.sources, block.targets, strict=True)):
+        characters += len(source) + len(target)
+        if end > begin and (end - begin == _ENCODE_PAIRS or characters > _ENCODE_CHARACTERS):
+            yield slice(begin, end)
+            begin, characters = end, len(source) + len(target)
+    yield slice(begin, len(block.sources))
+
+
 def _encode_pairs(
-    encoders: tuple[WordCache, WordCache], block: Block, begin: int, dtype: Any
+    encoders: tuple[WordCache, WordCache], block: Block, rows: slice, dtype: Any
 ) -> Shard:
-    rows = slice(begin, begin + _ENCODE_PAIRS)
     sources, targets = encoders[0](block.sources[rows]), encoders[1](block.targets[rows])
     links = None if block.links is None else block.links[rows]
     pairs = shard_from_lists(sources, targets, dtype, links)

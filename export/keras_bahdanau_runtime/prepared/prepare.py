@@ -70,7 +70,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 TOO_LONG = ("cut", "drop")
 WORK = "work"  # folder of intermediate files inside the corpus
 PLAN_FILE = "plan.json"
-_BLOCK_PAIRS = 25_000  # pairs of a block
+_BLOCK_PAIRS = 25_000  # pairs of a block, at most
 _SINGLE_PROCESS_PAIRS = 100_000  # one process encodes fewer before others have started
 
 Progress = Callable[[str, int, int | None], None]
@@ -329,22 +329,23 @@ class _Job:
         missing = [number for number, record in enumerate(records) if record is None]
         tasks = ((options, block) for block in self._reread(plan) if records[block.number] is None)
         new_records = ordered_map(encode_block, tasks, self._processes(plan))
-        done = plan.pairs - min(plan.pairs, len(missing) * _BLOCK_PAIRS)
+        done = sum(record.pairs for record in records if record is not None)
         for number, record in zip(missing, new_records, strict=True):
             records[number] = record
-            done = min(plan.pairs, done + _BLOCK_PAIRS)
+            done += record.pairs
             self.progress("encoding", done, plan.pairs)
         return [record for record in records if record is not None]
 
     def _reread(self, plan: _Plan) -> Iterator[Block]:
         """Read the blocks again; raise a `ValueError` if they differ from the first pass."""
-        number = -1
+        number, pairs = -1, 0
         for number, block in enumerate(self.blocks(warn=False)):
             if number >= len(plan.digests) or block.digest() != plan.digests[number]:
-                self._raise_changed_texts(number)
+                self._raise_changed_texts(pairs)
+            pairs += len(block.sources)
             yield block
         if number + 1 < len(plan.digests):
-            self._raise_changed_texts(number + 1)
+            self._raise_changed_texts(pairs)
 
     def finish(self, plan: _Plan, records: list[BlockRecord]) -> None:
         """Write each shard from all blocks, and then the manifest, which completes the corpus."""
@@ -435,8 +436,8 @@ class _Job:
                 f"options. Received: {str(self.output)!r}, but {', '.join(changed)}"
             )
 
-    def _raise_changed_texts(self, block: int | None) -> None:
-        where = "" if block is None else f", after pair {block * _BLOCK_PAIRS}"
+    def _raise_changed_texts(self, pairs: int | None) -> None:
+        where = "" if pairs is None else f", after pair {pairs}"
         raise ValueError(
             "Arguments `sources` and `targets` must contain the texts that the corpus in "
             f"{self.output} was started with. Received: other texts{where}; they have changed"

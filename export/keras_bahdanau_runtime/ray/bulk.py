@@ -3,9 +3,10 @@
     translate_folder(Path("artifact"), Path("source"), Path("target"), actors=8)
 
 Ray Data passes whole files to a pool of actors. An output is renamed when it is complete, and a
-file with an output is not translated again. So file names alone decide about completeness: if
-workers, machines or the driver fail, the other actors or the same call continue. All machines must
-see the folders and the artifact under the same paths.
+file with an output is not translated again; the record of the output must say that it was made from
+this file (see `translate_file`). So no state outside of the output folder decides about
+completeness: if workers, machines or the driver fail, the other actors or the same call continue.
+All machines must see the folders and the artifact under the same paths.
 """
 
 import os
@@ -20,6 +21,7 @@ from keras_bahdanau_runtime.bulk.file import (
     Position,
     Progress,
     fingerprint,
+    record_path,
     translate_file,
 )
 from keras_bahdanau_runtime.checks import check_positive
@@ -74,8 +76,9 @@ def translate_folder(
             `Translator.translate`.
 
     Returns:
-        dict, error messages by file name: for example, a damaged file has no output, and a file
-        with failed rows has an output without their translations.
+        dict, error messages by file name: for example, a damaged file has no output, a file with
+        failed rows has an output without their translations, and an output was made from an earlier
+        version of its file.
 
     Raises:
         ValueError: `source` has no files or is the output, or `output` was started with another
@@ -126,13 +129,10 @@ def translate_folder(
 def _run(
     ray: Any, arguments: tuple[Any, ...], names: list[str], actors: int | None, progress: Progress
 ) -> dict[str, str]:
-    """Let actors translate the files without an output; return error messages by file name."""
-    _, _, _, output, limits, _ = arguments
-    pending = [name for name in names if not (output / name).exists()]
-    done, errors = len(names) - len(pending), dict[str, str]()
+    """Let actors translate files, or check their outputs; return error messages by file name."""
+    limits = arguments[4]
+    done, errors = 0, dict[str, str]()
     progress(done, len(names))
-    if not pending:
-        return errors
     if not ray.is_initialized():
         ray.init(logging_level="warning", log_to_driver=False)
     processors = limits["parallel_batches"]
@@ -141,15 +141,15 @@ def _run(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     files = ray.data.from_items(
-        [{"name": name} for name in pending],
-        override_num_blocks=len(pending),  # an actor takes one block, so each file is a block
+        [{"name": name} for name in names],
+        override_num_blocks=len(names),  # an actor takes one block, so each file is a block
     ).map(
         _FileTranslator,
         fn_constructor_args=arguments,
         num_cpus=processors,
         # A file must not wait behind another one while other actors are idle.
         compute=ray.data.ActorPoolStrategy(
-            size=min(actors, len(pending)), max_tasks_in_flight_per_actor=1
+            size=min(actors, len(names)), max_tasks_in_flight_per_actor=1
         ),
     )
     for row in files.iter_rows():
@@ -194,23 +194,24 @@ class _FileTranslator:
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
         """Translate the file `row["name"]`; return the name and an error message, or ""."""
         name, reason = row["name"], ""
-        output = self._output / name
-        if not output.exists():  # it exists if an earlier actor's result was lost
-            try:
-                failed = self._translate(name)
-                reason = f"{failed} rows could not be translated" if failed else ""
-            except (ArtifactError, ValueError, OSError) as error:
-                reason = str(error)
+        try:
+            failed = self._translate(name)
+            reason = f"{failed} rows could not be translated" if failed else ""
+        except (ArtifactError, ValueError, OSError) as error:
+            reason = str(error)
         return {"name": name, "reason": reason}
 
     def _translate(self, name: str) -> int:
+        source, output = self._source / name, self._output / name
+        if output.exists():  # of an earlier call, or of an actor whose result was lost
+            return translate_file(self._translator, source, output, resume=True, **self._options)
         # In a new folder, because another machine may translate the same file.
         with tempfile.TemporaryDirectory(_PARTIAL, f".{name}.", self._output) as folder:
             temporary = Path(folder) / name
-            failed = translate_file(
-                self._translator, self._source / name, temporary, **self._options
-            )
-            os.replace(temporary, self._output / name)
+            failed = translate_file(self._translator, source, temporary, **self._options)
+            # First: a record without an output is ignored.
+            os.replace(record_path(temporary), record_path(output))
+            os.replace(temporary, output)
         fsync(self._output)
         return failed
 

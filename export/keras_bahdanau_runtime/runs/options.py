@@ -28,7 +28,7 @@ MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
 PARTS = ("encoder", "decoder", "embeddings")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 # Names of options in files of earlier versions.
-_FORMER_NAMES = {
+FORMER_NAMES = {
     "loss_chunk": "loss_chunk_size",
     "precision": "dtype_policy",
     "validation_beam": "validation_beam_size",
@@ -555,7 +555,7 @@ class TrainingOptions:
             ValueError: A name is not an option (the message suggests the nearest one), a required
                 option is missing, or as the class.
         """
-        values = {_FORMER_NAMES.get(name, name): value for name, value in values.items()}
+        values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
         check_option_names(cls, values, "training")
         required = [option.name for option in fields(cls) if option.default is MISSING]
         missing = [f"`{name}`" for name in required if name not in values]
@@ -625,12 +625,13 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
         MissingDependencyError: The file is YAML and PyYAML is not installed.
     """
     path = Path(path)
-    if path.suffix not in (".json", ".yaml", ".yml"):
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".yaml", ".yml"):
         raise ValueError(
             f"Argument `config` must end with .json, .yaml or .yml. Received: {str(path)!r}"
         )
     data = path.read_bytes()
-    if path.suffix == ".json":
+    if suffix == ".json":
         format = "JSON"
         errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
         parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)

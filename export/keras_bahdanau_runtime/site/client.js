@@ -8,6 +8,7 @@ const STORING_TIME = 5000; // milliseconds in which a browser stores compiled co
 
 const client = {
   sentences: {
+    no_worker: "This page may not start a worker, which runs the model, because it is in a sandbox. Open it in a tab of its own.",
     no_simd: "This browser cannot run the model, because it has no WebAssembly with SIMD. Use Chrome or Edge 123, Firefox 120, Safari 17.5, or a later version.",
     unreachable: "The model could not be downloaded. Are you online?",
     missing: "A file of the model is missing on this web server.",
@@ -43,14 +44,24 @@ const client = {
   async translate({ model: name, ...body }, signal) {
     const model = SITE.models.find((each) => each.name === name);
     const hypotheses = await call(model, body, signal);
-    if (navigator.serviceWorker && !navigator.serviceWorker.controller) keepSite(model, body);
+    if (serviceWorkers && !serviceWorkers.controller) keepSite(model, body);
     return hypotheses;
   },
 };
 
+// Features that a sandbox refuses: some of them are absent there, others throw an error.
+
+const serviceWorkers = tryTo(() => navigator.serviceWorker);
+const hasSimd = () => tryTo(() => WebAssembly.validate(Uint8Array.from(SIMD_MODULE))) ?? false;
+
+/** Returns the function's result, or null if it throws an error. */
+function tryTo(use) {
+  try { return use(); } catch { return null; }
+}
+
 // The worker.
 
-let worker = isEmbedded ? null : startWorker(); // while the page is built
+let worker = isEmbedded ? null : tryTo(startWorker); // while the page is built
 let reply = null; // the functions that settle the current call
 let turn = Promise.resolve(); // when the current call has ended
 
@@ -69,8 +80,9 @@ async function call(model, body, signal) {
 }
 
 function post(model, body) {
-  if (!WebAssembly.validate(Uint8Array.from(SIMD_MODULE))) throw new RequestError("no_simd");
-  worker ??= startWorker();
+  if (!hasSimd()) throw new RequestError("no_simd");
+  worker ??= tryTo(startWorker);
+  if (!worker) throw new RequestError("no_worker");
   return new Promise((resolve, reject) => {
     reply = { resolve, reject };
     worker.postMessage(createMessage(model, body));
@@ -78,7 +90,7 @@ function post(model, body) {
 }
 
 function createMessage(model, body) {
-  const isOffline = Boolean(navigator.serviceWorker?.controller);
+  const isOffline = Boolean(serviceWorkers?.controller);
   return { model: { ...model, wasm: SITE.wasm, isOffline }, body };
 }
 
@@ -106,14 +118,14 @@ function keepSite(model, body) {
   isKept = true;
   // A browser stores the compiled code of onnxruntime only for a file of the service worker. When
   // that has all files, another worker translates the text once more, and ends when the code is stored.
-  navigator.serviceWorker.addEventListener("controllerchange", () => {
+  serviceWorkers.addEventListener("controllerchange", () => {
     const compiler = new Worker(SITE.worker, { type: "module" });
     compiler.addEventListener("message", ({ data: { total } }) => {
       if (total === undefined) setTimeout(() => compiler.terminate(), STORING_TIME);
     });
     compiler.postMessage(createMessage(model, body));
   }, { once: true });
-  navigator.serviceWorker.register("offline.js").catch(() => {}); // without one, the page works online only
+  serviceWorkers.register("offline.js").catch(() => {}); // without one, the page works online only
 }
 
 function showProgress(loaded, total) {

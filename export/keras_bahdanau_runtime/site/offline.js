@@ -21,6 +21,11 @@ self.addEventListener("activate", (event) => {
 
 self.addEventListener("fetch", (event) => {
   if (event.request.method !== "GET") return;
-  const cached = caches.open(PREFIX + VERSION).then((cache) => cache.match(event.request, { ignoreSearch: true }));
-  event.respondWith(cached.then((response) => response ?? fetch(event.request)));
+  event.respondWith(findCached(event.request).catch(() => null).then((response) => response ?? fetch(event.request)));
 });
+
+/** Returns the stored response to a request. A browser may refuse its storage, then the site is online only. */
+async function findCached(request) {
+  const cache = await caches.open(PREFIX + VERSION);
+  return cache.match(request, { ignoreSearch: true });
+}

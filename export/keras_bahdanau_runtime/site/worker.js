@@ -18,6 +18,7 @@ class SiteError extends Error {
 // Downloads.
 
 let loaded = 0, total = 0;
+const subtle = self.crypto?.subtle; // only for pages of https and of this machine
 
 /** Downloads a file {path, sha256, bytes}, and compares it with its hash. */
 async function download({ path, sha256, bytes }) {
@@ -25,9 +26,9 @@ async function download({ path, sha256, bytes }) {
   const contents = new Uint8Array(bytes);
   let length = 0;
   try {
-    // Only pages of https and of this machine have `crypto.subtle`. The browser also compares
-    // hashes elsewhere, but then without progress and with the message of a lost connection.
-    const integrity = self.crypto.subtle ? undefined : `sha256-${btoa(String.fromCharCode(...fromHex(sha256)))}`;
+    // The browser compares hashes, too, but without progress and with the message of a lost
+    // connection.
+    const integrity = subtle ? undefined : `sha256-${btoa(String.fromCharCode(...fromHex(sha256)))}`;
     const response = await fetch(path, { integrity });
     if (!response.ok) throw new SiteError("missing", `${path}: status ${response.status}`);
     const reader = response.body.getReader();
@@ -38,7 +39,7 @@ async function download({ path, sha256, bytes }) {
       loaded += part.value.length;
       postMessage({ loaded, total });
     }
-    if (length !== bytes || (self.crypto.subtle && !await hasHash(contents, sha256))) throw new SiteError("changed", path);
+    if (length !== bytes || (subtle && !await hasHash(contents, sha256))) throw new SiteError("changed", path);
   } catch (error) {
     loaded -= length;
     total -= bytes;
@@ -50,7 +51,7 @@ async function download({ path, sha256, bytes }) {
 const fromHex = (digits) => digits.match(/../g).map((byte) => parseInt(byte, 16));
 
 async function hasHash(contents, sha256) {
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", contents));
+  const digest = new Uint8Array(await subtle.digest("SHA-256", contents));
   return fromHex(sha256).every((byte, index) => byte === digest[index]);
 }
 

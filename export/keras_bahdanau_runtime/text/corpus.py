@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -10,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from keras_bahdanau_runtime.text.compression import SUFFIXES, open_bytes
+from keras_bahdanau_runtime.text.compression import open_bytes
+from keras_bahdanau_runtime.text.file_kind import COMPRESSIONS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 Source = str | os.PathLike[str] | BinaryIO
 
 UTF_8 = "utf-8"
+
+MAX_LINE = 2**24  # bytes of a line with its end, or characters of a line in UTF-16 and the like
 
 UNDECODABLE = "\udcff"  # a lone surrogate, which no valid text contains
 MARK_ERRORS = "keras_bahdanau.mark"  # name of an error handler of `bytes.decode`
@@ -40,7 +44,7 @@ _SIGNATURES = {
     rb"PK\x03\x04": "zip",
     rb"\xff\xfe|\xfe\xff": "UTF-16",
 }
-_SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
+_SUFFIX_OF = {kind: suffix for suffix, kind in COMPRESSIONS.items()}
 
 
 def read_lines(
@@ -78,7 +82,8 @@ def iterate_lines(
     r"""Read a text with one sentence per line, one line at a time.
 
     A line ends only with `\n` or `\r\n`: other Unicode separators, such as U+2028, belong to the
-    sentence. A byte order mark at the start is dropped.
+    sentence. A byte order mark at the start is dropped. A line has at most `MAX_LINE` bytes, so a
+    small compressed file cannot fill the memory.
 
     Args:
         source: Path of a text file, compressed if the name ends with `.gz`, `.bz2`, `.xz` or
@@ -95,8 +100,8 @@ def iterate_lines(
         The lines without line ends, including blank lines.
 
     Raises:
-        ValueError: A line has another encoding (the message has its number), the name does not
-            tell that the file is compressed, or the compressed data is incomplete.
+        ValueError: A line has another encoding or is too long (the message has its number), the
+            name does not tell that the file is compressed, or the compressed data is incomplete.
         MissingDependencyError: The name ends with `.zst`, and backports.zstd is not installed.
     """
     if "\n".encode(encoding) != b"\n":
@@ -116,7 +121,10 @@ def _iterate_wide_lines(source: Source, encoding: str, errors: str) -> Iterator[
     with _open(source) as file:
         text = io.TextIOWrapper(file, encoding, errors, newline="\n")
         try:
-            for number, line in enumerate(text, start=1):
+            lines = iter(functools.partial(text.readline, MAX_LINE + 1), "")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > MAX_LINE:
+                    check_length(len(line), f"{name_of(source)}, line {number}")
                 line = line.removesuffix("\n").removesuffix("\r")
                 yield line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeError as error:
@@ -133,21 +141,25 @@ def _iterate_wide_lines(source: Source, encoding: str, errors: str) -> Iterator[
             text.detach()  # the caller closes the stream
 
 
-def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
-    """Read lines like `iterate_lines`, but as bytes without decoding."""
+def iterate_raw_lines(
+    source: Source, warn: bool = True, keep_ends: bool = False
+) -> Iterator[bytes]:
+    """Read lines like `iterate_lines`, but as bytes without decoding, with line ends on request."""
     name = name_of(source)
     lines = carriage_returns = 0
     with _open(source) as file:
-        for line in file:
+        for line in iter(functools.partial(file.readline, MAX_LINE + 1), b""):
+            if len(line) > MAX_LINE:
+                check_length(len(line), f"{name}, line {lines + 1}")
             if not lines:
                 _check_is_text(name, line)
                 line = line.removeprefix(codecs.BOM_UTF8)
                 if not line:
                     continue
             lines += 1
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            carriage_returns += line.count(b"\r")
-            yield line
+            content = line.removesuffix(b"\n").removesuffix(b"\r")
+            carriage_returns += content.count(b"\r")
+            yield line if keep_ends else content
     if warn and carriage_returns >= lines > 0:
         logger.warning(
             "%s: the number of carriage returns inside lines is %d, of lines %d. Only a line feed "
@@ -155,6 +167,20 @@ def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
             name,
             carriage_returns,
             lines,
+        )
+
+
+def check_length(length: int, location: str) -> None:
+    """Raise a `ValueError` if a line, a row or a unit is longer than `MAX_LINE`.
+
+    Args:
+        length: Its length, or that of its part that is read so far.
+        location: File and line number, for the message.
+    """
+    if length > MAX_LINE:
+        raise ValueError(
+            f"{location}: expected at most {MAX_LINE >> 20} MB of text. Received: more. "
+            "Split the text, or correct where it ends."
         )
 
 
@@ -179,7 +205,7 @@ def _check_is_text(name: str, line: bytes) -> None:
             advice = "Unpack the file first."
             if kind == "UTF-16":
                 advice = "Convert it to UTF-8, or set the encoding of commands with --encoding."
-            elif kind in _SUFFIX_OF and not name.endswith(_SUFFIX_OF[kind]):
+            elif kind in _SUFFIX_OF and not name.lower().endswith(_SUFFIX_OF[kind]):
                 advice = f"Give it a name that ends with {_SUFFIX_OF[kind]}, or unpack it first."
             raise ValueError(f"{name}: expected text. Received: {kind}. {advice}")
 

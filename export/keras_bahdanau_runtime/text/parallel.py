@@ -1,21 +1,19 @@
 """Read parallel text: two files with one side each, or files with both sides.
 
-| name ends with | a pair                                          |
-|----------------|-------------------------------------------------|
-| `.csv`         | a row, below a row with the names of columns    |
-| `.jsonl`       | an object on a line                             |
-| `.parquet`     | a row                                           |
-| `.tmx`         | a translation unit                              |
-| anything else  | a line with two columns, separated by a tab     |
+| name ends with       | a pair                                          |
+|----------------------|-------------------------------------------------|
+| `.csv`               | a row, below a row with the names of columns    |
+| `.jsonl` `.ndjson`   | an object on a line                             |
+| `.parquet`           | a row                                           |
+| `.tmx`               | a translation unit                              |
+| anything else        | a line with two columns, separated by a tab     |
 
-A further suffix names the compression, as for `iterate_lines`. Line breaks inside a text become
-spaces.
+A further suffix names the compression; see `file_kind`. Line breaks inside a text become spaces.
 """
 
 import codecs
 import csv
 import glob
-import json
 import logging
 import os
 import re
@@ -26,19 +24,22 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_bahdanau_runtime.checks import check_text
-from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.text.compression import open_bytes, uncompressed_name
+from keras_bahdanau_runtime.checks import check_text, parse_json, quote
+from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
+    MAX_LINE,
     UNDECODABLE,
     UTF_8,
     Source,
+    check_length,
     iterate_lines,
     name_of,
     not_utf8,
     read_lines,
 )
+from keras_bahdanau_runtime.text.file_kind import FileKind, file_kind, is_lines
+from keras_bahdanau_runtime.text.parquet_file import batch_rows, open_parquet
 from keras_bahdanau_runtime.text.tmx import iterate_units
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -169,16 +170,16 @@ def iterate_pairs(
     """
     if target is not None:
         return _iterate_sides(source, target, text_format, warn)
-    suffix = ""
-    if isinstance(source, (str, os.PathLike)):
-        suffix = Path(uncompressed_name(source)).suffix
-    return _READERS.get(suffix, _iterate_tab_separated)(source, text_format, warn)
+    kind = file_kind(source) if isinstance(source, (str, os.PathLike)) else FileKind()
+    return _READERS.get(kind.format, _iterate_tab_separated)(source, text_format, warn)
 
 
 def _iterate_sides(
     source: Source, target: Source, text_format: TextFormat, warn: bool
 ) -> Iterator[Pair]:
     skips = text_format.skips
+    for side in (source, target):
+        _check_side(side)
     sides = [text_format.lines(side, warn) for side in (source, target)]
     for number, (source_line, target_line) in enumerate(zip_longest(*sides), start=1):
         if source_line is None or target_line is None:
@@ -187,6 +188,16 @@ def _iterate_sides(
             yield number, None, None
         else:
             yield number, source_line, target_line
+
+
+def _check_side(source: Source) -> None:
+    """Raise a `ValueError` for the name of a file that does not have one sentence per line."""
+    if isinstance(source, (str, os.PathLike)) and not is_lines(source):
+        raise ValueError(
+            f"{name_of(source)}: expected a file with one sentence per line. Received: the name of "
+            "another format. Convert it, or pass one file with both sides: tab-separated text, "
+            ".csv, .jsonl, .parquet or .tmx."
+        )
 
 
 def raise_uneven(
@@ -212,13 +223,14 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
         if skips and UNDECODABLE in line:
             yield number, None, None
             continue
-        columns = line.split("\t")
+        columns = line.split("\t", needed)
         count = len(columns)
         if count == needed or (count > needed and not is_exact):
             yield number, columns[first], columns[second]
         elif not line.strip():
             yield number, "", ""
         else:
+            count = line.count("\t") + 1
             expected = f"expected {needed} columns separated by tabs"
             if count == 1:
                 expected += ", or a second file with the other side"
@@ -242,21 +254,27 @@ def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
 
 def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    quotes = end = 0  # number of quotes in the row, and last line of the row before
+    # Quotes and characters of the row so far, and the last line of the row before.
+    quotes = length = end = 0
 
     def terminated_lines() -> Iterator[str]:
-        nonlocal quotes
+        nonlocal quotes, length
         for line in text_format.lines(source, warn):
             quotes += line.count('"')
+            length += len(line) + 1
+            if length > MAX_LINE:
+                check_length(length, f"{name}, line {end + 1}")
             yield f"{line}\n"
+
+    allow_long_cells()
 
     # Without `strict`, a quote that is not closed would take in the rest of the file.
     reader = csv.reader(terminated_lines(), strict=True)
 
     def next_row(is_header: bool = False) -> list[str] | csv.Error | None:
         """Return the next row, an error if it can be skipped, or `None` at the end."""
-        nonlocal quotes
-        quotes = 0
+        nonlocal quotes, length
+        quotes = length = 0
         try:
             return next(reader, None)
         except csv.Error as error:
@@ -287,11 +305,17 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
             yield number, None, None
 
 
+def allow_long_cells() -> None:
+    """Let `csv` read cells of any length; `check_length` limits rows."""
+    # The limit of the module is for all readers of the process, so it is never made smaller.
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_LINE))
+
+
 def _csv_column(name: str, header: list[str], column: str) -> int:
     if header.count(column) != 1:
         raise ValueError(
             f"Arguments `source_column` and `target_column` must be columns of {name}, one of "
-            f"{header}. Received: {column!r}"
+            f"{quote(header)}. Received: {column!r}"
         )
     return header.index(column)
 
@@ -308,8 +332,8 @@ def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> 
             continue
         location = f"{name}, line {number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             text_format.bad_line(location, f"expected a JSON object. Received: {error}")
             yield number, None, None
         else:
@@ -317,23 +341,19 @@ def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> 
 
 
 def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
-    arrow = require("pyarrow", extra="parquet")
-    parquet = require("pyarrow.parquet", extra="parquet")
-    name = name_of(source)
-    try:
-        file = parquet.ParquetFile(source, buffer_size=2**16, pre_buffer=False)
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"{name}: expected Parquet. Received: {error}") from error
-    with file:
+    path, name = str(source), name_of(source)
+    with open_parquet(path) as file:
         columns = [column.path for column in file.schema]
+        tops = file.schema_arrow.names
         for column in text_format.columns:
-            if column not in columns:
+            if columns.count(column) != 1 or tops.count(column.split(".")[0]) > 1:
                 raise ValueError(
                     "Arguments `source_column` and `target_column` must be columns of "
-                    f"{name}, one of {columns}. Received: {column!r}"
+                    f"{name}, one of {quote(columns)}. Received: {column!r}"
                 )
+        rows = batch_rows(path, file, text_format.columns, _PARQUET_ROWS)
         number = 0
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(text_format.columns)):
+        for batch in file.iter_batches(rows, columns=list(text_format.columns), use_threads=False):
             for record in _batch_records(batch):
                 number += 1
                 yield _record_pair(record, f"{name}, row {number}", number, text_format)
@@ -377,11 +397,13 @@ def _text(record: Any, column: str) -> str:
     is_key = isinstance(record, dict) and column in record
     for key in [column] if is_key else column.split("."):
         if not isinstance(value, dict) or key not in value:
-            keys = f"the keys {list(value)}" if isinstance(value, dict) else f"{value!r:.80}"
-            raise ValueError(f"expected a text as {column!r}. Received: {keys:.200}")
+            received = f"the keys {quote([*value])}" if isinstance(value, dict) else quote(value)
+            raise ValueError(f"expected a text as {column!r}. Received: {received}")
         value = value[key]
     if not isinstance(value, str):
-        raise ValueError(f"expected a text as {column!r}. Received: {value!r:.80}")
+        raise ValueError(f"expected a text as {column!r}. Received: {quote(value)}")
+    if len(value) > MAX_LINE:
+        raise ValueError(f"expected at most {MAX_LINE >> 20} MB of text as {column!r}")
     check_text(column, value)
     return _single_line(value)
 
@@ -403,18 +425,18 @@ def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterato
                 text_format.bad_line(
                     f"{name}, line {number}",
                     f"expected the languages {languages[0]!r} and {languages[1]!r}. "
-                    f"Received: {available}",
+                    f"Received: {quote(available)}",
                 )
                 yield number, None, None
             else:
                 yield number, _single_line(texts[0]), _single_line(texts[1])
 
 
-_READERS: dict[str, Callable[[Source, TextFormat, bool], Iterator[Pair]]] = {
-    ".csv": _iterate_csv,
-    ".jsonl": _iterate_json_lines,
-    ".parquet": _iterate_parquet,
-    ".tmx": _iterate_tmx,
+_READERS: dict[str | None, Callable[[Source, TextFormat, bool], Iterator[Pair]]] = {
+    "csv": _iterate_csv,
+    "jsonl": _iterate_json_lines,
+    "parquet": _iterate_parquet,
+    "tmx": _iterate_tmx,
 }
 
 
@@ -559,8 +581,9 @@ def read_side(source: Source, text_format: TextFormat) -> list[str]:
             the number of these lines is logged.
 
     Raises:
-        ValueError: As `read_lines`.
+        ValueError: The name is that of another format, or as `read_lines`.
     """
+    _check_side(source)
     lines = read_lines(source, encoding=text_format.encoding, errors=text_format.decoding_errors)
     skipped = sum(UNDECODABLE in line for line in lines)
     if skipped:

@@ -278,7 +278,7 @@ class Tokenizer:
                 `TokenizerVersionError` for an unsupported version.
         """
         contents = Path(path).read_bytes()
-        if Path(path).suffix == ".model":
+        if Path(path).suffix.lower() == ".model":
             document, spelling = sentencepiece_document(contents, path)
         else:
             document = _parse_json(contents, path)

@@ -1,8 +1,10 @@
 """Pretrained word vectors in the text format of word2vec and fastText."""
 
 import os
+import re
 from collections.abc import Container
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ def read_word_vectors(
     the number of words and their width instead. If a word occurs twice, the first vector is used.
 
     Args:
-        path: UTF-8 text, such as `cc.en.300.vec`, plain or .gz.
+        path: UTF-8 text, such as `cc.en.300.vec`, plain or compressed.
         width: Number of components of each vector.
         words: Words to return. Without words only the first line is read.
 
@@ -41,15 +43,18 @@ def read_word_vectors(
     """
     vectors: dict[str, NDArray[np.float32]] = {}
     for number, line in enumerate(iterate_lines(Path(path)), start=1):
-        word, *numbers = line.rstrip(" ").split(" ")
+        word, _, numbers = line.rstrip(" ").partition(" ")
+        count = numbers.count(" ") + 1 if numbers else 0
         if number == 1:
-            is_header = len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal()
-            _check_width(path, int(numbers[0]) if is_header else len(numbers), width)
+            is_header = word.isdecimal() and re.fullmatch("[0-9]{1,9}", numbers) is not None
+            _check_width(path, int(numbers) if is_header else count, width)
             if not words:
                 break
             if is_header:
                 continue
         if word in words and word not in vectors:
+            if count != width:
+                _raise_width(path, number, width, count)
             vectors[word] = _parse(path, number, numbers, width)
     return vectors
 
@@ -63,15 +68,20 @@ def _check_width(path: str | os.PathLike[str], received: int, width: int) -> Non
 
 
 def _parse(
-    path: str | os.PathLike[str], number: int, numbers: list[str], width: int
+    path: str | os.PathLike[str], number: int, numbers: str, width: int
 ) -> NDArray[np.float32]:
     try:
-        vector = np.array([float(part) for part in numbers], np.float32)
+        vector = np.array([float(part) for part in numbers.split(" ")], np.float32)
     except ValueError as error:
-        raise ValueError(f"{path}, line {number}: expected numbers. Received: {error}") from error
-    if len(vector) != width or not np.isfinite(vector).all():
         raise ValueError(
-            f"{path}, line {number}: expected {width} finite numbers. "
-            f"Received: {len(vector)} numbers"
-        )
+            f"{path}, line {number}: expected numbers. Received: {error!s:.120}"
+        ) from error
+    if not np.isfinite(vector).all():
+        _raise_width(path, number, width, len(vector))
     return vector
+
+
+def _raise_width(path: str | os.PathLike[str], number: int, width: int, count: int) -> NoReturn:
+    raise ValueError(
+        f"{path}, line {number}: expected {width} finite numbers. Received: {count} numbers"
+    )
