@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, make
+from copy_artifact import COPY_STEPS, copy_graph, make
 from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -149,6 +149,27 @@ def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypa
     assert translate(web, "a", model="x" * 70_000).status_code == 404
     assert translate(web, "a").status_code == 200
     assert threads[0] is not running._thread and threads[1] is running._thread
+
+
+def test_a_run_that_fails_or_needs_too_much_memory_is_named(tmp_path):
+    graph = copy_graph().replace("score = Neg (float_count)", "score = Gather (table, count)")
+    graph = graph.replace("<int32 pad", "<float[4] table = {0.0, -1.0, -2.0, -3.0}, int32 pad")
+    sources = {
+        "short": make(tmp_path / "short", graph),
+        "copy": make(tmp_path / "copy", max_source_length=None),
+    }
+    with site(sources, megabytes=1) as service:
+        for model, length, status in ("short", 3, 200), ("short", 4, 422), ("copy", 600, 413):
+            source = {**SOURCE, "shape": [1, length], "data": length * [5]}
+            request = {"inputs": [source], "outputs": [{"name": "lengths"}]}
+            text = " ".join((length - 1) * "b")
+            for response in (
+                infer(service.web, f"{model}-graph", request),
+                translate(service.web, text, model=model),
+            ):
+                assert response.status_code == status, response.text
+                if status != 200:
+                    assert "The model failed" in problem(response, status)
 
 
 def test_unexpected_exceptions_are_counted(running):

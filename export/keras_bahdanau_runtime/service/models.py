@@ -209,14 +209,14 @@ class Model:
         """Return the results of `Engine.run`, with errors of the graph as `ServiceError`."""
         try:
             return await self.engine.run(job, payloads, lengths, reserved, group)
-        except ArtifactError as error:  # of a graph that its first request opens
-            logger.error("A graph of %s could not be opened: %s", self.name, error)
-            message = f"A graph of the model {self.name!r} could not be opened. Reload the model."
-            raise ServiceError("conflict", message, "model") from error
         except LimitError as error:
             raise ServiceError("too_large", f"The model failed: {error}") from error
         except RunError as error:
             raise ServiceError("unprocessable", f"The model failed: {error}") from error
+        except ArtifactError as error:  # of a graph that its first request opens
+            logger.error("A graph of %s could not be opened: %s", self.name, error)
+            message = f"A graph of the model {self.name!r} could not be opened. Reload the model."
+            raise ServiceError("conflict", message, "model") from error
 
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of Triton's statistics extension."""
