@@ -203,12 +203,13 @@ class Model:
         job: Job,
         payloads: Sequence[Any],
         lengths: Sequence[int],
+        costs: Sequence[int],
         reserved: int = 0,
         group: Hashable = None,
     ) -> list[Any]:
         """Return the results of `Engine.run`, with errors of the graph as `ServiceError`."""
         try:
-            return await self.engine.run(job, payloads, lengths, reserved, group)
+            return await self.engine.run(job, payloads, lengths, reserved, group, costs)
         except LimitError as error:
             raise ServiceError("too_large", f"The model failed: {error}") from error
         except RunError as error:
@@ -281,7 +282,8 @@ class TextModel(Model):
         if engine.limits.beam_size is not None:
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
         signature, settings = manifest.search_signature, manifest.search
-        settings = {**settings, "beam_size": num_hypotheses(settings)}
+        self._beam_size = num_hypotheses(settings)
+        settings = {**settings, "beam_size": self._beam_size}
         names = {option.name for option in signature.options} if signature else set()
         # Completions belong to a prefix.
         self.options = {name: settings.get(name) for name in OPTIONS if name in names}
@@ -366,7 +368,13 @@ class TextModel(Model):
                 lengths = [len(ids) for ids in encoded if ids]
                 # Batches with constraints have slower steps.
                 group: Hashable = (options, "constrained") if constraints else options
-                results = await self._run(self._search, payloads, lengths, len(texts), group)
+                beam = options.beam_size or self._beam_size
+                costs = [
+                    length * options.output_limit(self.translator.manifest, length) * beam
+                    for length in lengths
+                ]
+                count = len(texts)
+                results = await self._run(self._search, payloads, lengths, costs, count, group)
         if alignments:
             _check_weights([each.alignment for hypotheses in results for each in hypotheses])
         remaining = iter(results)
@@ -470,7 +478,8 @@ class TextModel(Model):
                             )
                     payloads = [(*pair, alignments) for pair in zip(sources, encoded, strict=True)]
                     lengths = [max(len(source), len(target)) for source, target, _ in payloads]
-                    results = await self._run(self._score, payloads, lengths, len(texts))
+                    costs = [len(source) * len(target) for source, target, _ in payloads]
+                    results = await self._run(self._score, payloads, lengths, costs, len(texts))
             if alignments:
                 _check_weights([each.alignment for each in results])
             return results
@@ -523,7 +532,9 @@ class TextModel(Model):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
                     payload = (text, prefix or "", count)
-                    [words] = await self._run(self._alternatives, [payload], [len(ids)], 1)
+                    steps = max_output_length(self.translator.manifest.search, len(ids))
+                    cost = len(ids) * steps * count
+                    [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
             return list(words)
 
     async def stream(self, text: str, prefix: str | None = None) -> AsyncIterator[str]:
@@ -555,7 +566,8 @@ class TextModel(Model):
                             )
                             check_prefix(start, limit)
                         payload = (text, prefix, put, stopped)
-                        await self._run(self._stream, [payload], [len(ids)], 1)
+                        cost = len(ids) * limit
+                        await self._run(self._stream, [payload], [len(ids)], [cost], 1)
 
             self._check([text])
             self._check([prefix or ""], "prefix")
@@ -808,7 +820,7 @@ class GraphModel(Model):
                 f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
             )
         async with self.engine.deadline(_timeout(request.parameters)):
-            [arrays] = await self._run(self._job, [(feeds, outputs)], [size])
+            [arrays] = await self._run(self._job, [(feeds, outputs)], [size], [size])
         datatypes = {spec.name: spec.datatype for spec in self.outputs}
         return [Tensor(name, datatypes[name], array) for name, array in arrays.items()]
 
