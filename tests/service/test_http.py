@@ -131,9 +131,9 @@ def test_no_auth_accepts_any_host_name(tmp_path):
 def test_a_response_with_too_many_alignment_weights_is_refused(web, monkeypatch):
     request = {"text": ["a man", "a dog"], "alignments": True, "model": "whole"}
     weights = 2 * 3 * 3  # two matrices of three tokens, the end of the sentence included
-    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights)
+    monkeypatch.setattr(models, "MAX_NUMBERS", weights)
     assert translate(web, **request).status_code == 200
-    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights - 1)
+    monkeypatch.setattr(models, "MAX_NUMBERS", weights - 1)
     assert str(weights) in problem(translate(web, **request), 413, "alignments")
     assert translate(web, **{**request, "alignments": False}).status_code == 200
 

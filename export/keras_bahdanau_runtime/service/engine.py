@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.bodies import BodyMemory
+from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
@@ -31,7 +32,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 _MAX_LENGTH_RATIO = 4
 # Largest cost of a short request, and of one batch of a long one: twelve sentences of 20 tokens with
 # 100 steps and a beam of 5, which take tens of milliseconds.
-_BATCH_COST = 120_000
+BATCH_COST = 120_000
 # After the latest short request, long ones leave one thread to the next for this many seconds.
 _SHORT_SECONDS = 1.0
 # Batches of short requests that may start in a row while a long request waits.
@@ -76,6 +77,8 @@ class Limits:
         queue: int, texts that wait or run.
         queued_tokens: int, tokens of the texts that wait or run.
         body: int, bytes of a request before and after decompression.
+        bodies: int, bytes of all bodies that are arriving or being parsed, without the first 64 KiB
+            of each.
         timeout: float, seconds for a request. A request may set a shorter time.
         beam_size: int, largest beam that a request may set; `None` for that of the artifact.
         cost: int, of one request: the sum over its texts of source tokens x steps x beam. Steps are
@@ -91,6 +94,7 @@ class Limits:
     queue: int = 4096
     queued_tokens: int = 500_000
     body: int = 16 * 2**20
+    bodies: int = 256 * 2**20
     timeout: float = 60.0
     beam_size: int | None = None
     cost: int = 50_000_000
@@ -199,6 +203,7 @@ class Engine:
         )
         check_range("max_wait", self.max_wait, float, 0)
         self.metrics.max_cost.set(self.limits.cost)
+        self.bodies = BodyMemory(self.limits.bodies, self.metrics.bodies)
         self._pool = ThreadPoolExecutor(self.parallel_batches + 1, "keras_bahdanau service")
         self._queue: deque[_Work] = deque()  # of short requests, the oldest first
         self._long: deque[_LongRequest] = deque()  # the one whose turn is next first
@@ -262,7 +267,7 @@ class Engine:
         cost = sum(costs)
         job.metrics.cost.observe(cost)
         self.limits.check_cost(cost)
-        is_short = cost <= _BATCH_COST
+        is_short = cost <= BATCH_COST
         count = len(payloads) - reserved
         with self.reserve(count, sum(lengths), is_accepted=reserved > 0, is_short=is_short):
             loop = asyncio.get_running_loop()
@@ -326,7 +331,7 @@ class Engine:
 
     def _check_room(self, count: int, tokens: int, is_accepted: bool, is_short: bool) -> None:
         if self.is_draining and not is_accepted:
-            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+            raise ServiceError("unavailable", STOPPING, retry_after=1)
         max_texts, max_tokens = self.limits.queue, self.limits.queued_tokens
         if count > max_texts or tokens > max_tokens:
             raise ServiceError(
@@ -420,7 +425,7 @@ class Engine:
             return None
         while True:  # a text that costs more than a batch waits for several turns
             request = self._long.popleft()
-            request.credit += _BATCH_COST
+            request.credit += BATCH_COST
             if request.credit >= request.works[0].cost:
                 break
             self._long.append(request)

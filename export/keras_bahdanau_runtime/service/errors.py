@@ -33,6 +33,9 @@ KINDS = {
 }
 
 
+STOPPING = "The service is about to stop."
+
+
 class ServiceError(Exception):
     """A request that failed, as the client sees it.
 

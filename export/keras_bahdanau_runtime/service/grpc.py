@@ -23,6 +23,8 @@ from keras_bahdanau_runtime.service.protocol import (
     check_distinct,
     check_header,
     check_parameters,
+    check_size,
+    count_numbers,
     raw_bytes,
     server_metadata,
     tensor_from_bytes,
@@ -39,6 +41,7 @@ _REQUEST_ID = "x-request-id"
 _IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
 _MAX_STREAMS = 100  # simultaneous calls per connection; the client queues further calls
 _HEALTH_POLL_SECONDS = 0.2
+_SMALL_MESSAGE = 64 * 2**10  # bytes, or numbers of a response, that are handled in the event loop
 # The field of InferTensorContents for each datatype. There is none for FP16.
 _CONTENTS_FIELDS = {
     "BOOL": "bool_contents",
@@ -163,7 +166,9 @@ class _Service:
 
     async def ModelInfer(self, request: Any) -> Any:
         model = self._repository.get(request.model_name, request.model_version)
-        return _response(await model.infer(_request(request)))
+        response = await model.infer(await _in_thread(request.ByteSize(), _request, request))
+        check_size(response.outputs, [True] * len(response.outputs))
+        return await _in_thread(count_numbers(response), _response, response)
 
     async def ModelStatistics(self, request: Any) -> Any:
         counts = self._repository.statistics(request.name, request.version)
@@ -276,7 +281,7 @@ def _handler(
         context.set_trailing_metadata(((_REQUEST_ID, log.id),))
         name, status = "", "CANCELLED"
         try:
-            request = request_class.FromString(data)
+            request = await _in_thread(len(data), request_class.FromString, data)
             name = getattr(request, "model_name", "") or getattr(request, "name", "")
             response = (await answer(request)).SerializeToString()
             status = "OK"
@@ -292,6 +297,13 @@ def _handler(
             log.write(method, status)
 
     return handle
+
+
+async def _in_thread(size: int, function: Callable[[Any], Any], argument: Any) -> Any:
+    """Return the result of a function, which a thread calls if its work is large."""
+    if size <= _SMALL_MESSAGE:
+        return function(argument)
+    return await asyncio.to_thread(function, argument)
 
 
 def _service_error(error: Exception, method: str) -> ServiceError:

@@ -38,6 +38,7 @@ class Metrics:
         errors: Counter of requests that a model failed to answer, by `model` and `kind`, a name of
             `KINDS`.
         queue: Gauge of the texts that wait or run.
+        bodies: Gauge of the bytes of bodies that are arriving or being parsed.
         wait: Histogram of the seconds that a text waited, by `model`.
         batches: Histogram of the texts in a batch, by `model`.
         tokens: Counter of source tokens, by `model`.
@@ -62,6 +63,12 @@ class Metrics:
         )
         self.queue: Gauge = metric(
             Gauge, "queue_length", "Texts that wait or run.", multiprocess_mode="livesum"
+        )
+        self.bodies: Gauge = metric(
+            Gauge,
+            "body_bytes",
+            "Bytes of bodies that are arriving or being parsed, without 64 KiB of each.",
+            multiprocess_mode="livesum",
         )
         self.wait: Histogram = metric(
             Histogram, "queue_seconds", "Time a text waited.", ("model",), buckets=_SECONDS

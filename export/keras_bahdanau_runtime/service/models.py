@@ -33,20 +33,23 @@ from keras_bahdanau_runtime.search_options import (
     encode_constraints,
     text_constraints,
 )
-from keras_bahdanau_runtime.service.engine import Engine, Job
+from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
+    MAX_NUMBERS,
     InferRequest,
     InferResponse,
     Tensor,
     TensorSpec,
     as_json,
+    json_array,
 )
 from keras_bahdanau_runtime.session import run_arrays
 from keras_bahdanau_runtime.signature import (
     OPTIONS,
     SCORE_FILE,
     STEP_FILE,
+    TRANSLATE,
     num_hypotheses,
     num_returned,
 )
@@ -78,7 +81,6 @@ _PARAMETERS = {
 }
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
-_MAX_WEIGHTS = 2**22  # attention weights of one response, about 80 MB of JSON
 _MAX_SUPPRESSED = 1024  # tokens of a request
 _BITS = (8, 16, 32, 64)
 _ONNX_DATATYPES = {
@@ -504,11 +506,16 @@ class TextModel(Model):
         Raises:
             ServiceError: As `score`.
         """
-        return [
-            text_links(each.alignment, each.source_tokens, each.tokens, threshold, pieces)
-            for each in await self.score(texts, targets, True, timeout)
-            if each.alignment is not None  # always
-        ]
+        scores = await self.score(texts, targets, True, timeout)
+
+        def links() -> list[list[Link]]:
+            return [
+                text_links(each.alignment, each.source_tokens, each.tokens, threshold, pieces)
+                for each in scores
+                if each.alignment is not None  # always
+            ]
+
+        return links() if len(texts) == 1 else await asyncio.to_thread(links)
 
     async def alternatives(
         self, text: str, prefix: str | None = None, count: int = 5, timeout: float | None = None
@@ -668,8 +675,9 @@ class TextModel(Model):
                 index = (row,) if n_best == 1 else (row, column)
                 translations[index] = hypothesis.text.encode("utf-8")
                 scores[index] = hypothesis.score
-                if hypothesis.alignment is not None:
-                    weights[index] = as_json(hypothesis.alignment)
+        if alignments:
+            rows = weights.reshape(len(texts), n_best)
+            await asyncio.to_thread(_write_alignments, results, rows)
         tensors = [
             Tensor("translation", "BYTES", translations),
             Tensor("score", "FP32", scores),
@@ -777,6 +785,7 @@ class GraphModel(Model):
         version: A number, as a str.
         engine: `Engine` that runs the model.
         session: Session of `open_graph`.
+        search: Settings of the search that the graph contains; `None` if it contains none.
 
     Raises:
         UnsupportedArtifactError: An input or output of the graph is not a tensor of numbers.
@@ -784,9 +793,16 @@ class GraphModel(Model):
 
     platform = "onnxruntime_onnx"
 
-    def __init__(self, name: str, version: str, engine: Engine, session: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        engine: Engine,
+        session: Any,
+        search: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(name, version, engine)
-        self.session = session
+        self.session, self._search = session, search
         self.inputs = [_tensor_spec(value) for value in session.get_inputs()]
         self.outputs = [_tensor_spec(value) for value in session.get_outputs()]
         self._job = _GraphJob(self)
@@ -819,10 +835,43 @@ class GraphModel(Model):
                 "too_large",
                 f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
             )
+        payloads, costs = [(feeds, outputs)], [size]
+        if self._search is not None:
+            payloads, costs = self._split_search(self._search, feeds, outputs)
+        lengths = [sum(array.size for array in inputs.values()) for inputs, _ in payloads]
         async with self.engine.deadline(_timeout(request.parameters)):
-            [arrays] = await self._run(self._job, [(feeds, outputs)], [size], [size])
+            results = await self._run(self._job, payloads, lengths, costs)
         datatypes = {spec.name: spec.datatype for spec in self.outputs}
-        return [Tensor(name, datatypes[name], array) for name, array in arrays.items()]
+        return [
+            Tensor(name, datatypes[name], _join([arrays[name] for arrays in results]))
+            for name in outputs
+        ]
+
+    def _split_search(
+        self, search: Mapping[str, Any], feeds: Mapping[str, NDArray[Any]], outputs: list[str]
+    ) -> tuple[list[tuple[dict[str, NDArray[Any]], list[str]]], list[int]]:
+        """Return payloads of few rows and their costs, so that others need not wait for long.
+
+        Raises:
+            ServiceError: "too_large" if the attention weights would be too many.
+        """
+        rows, width = feeds[TRANSLATE.inputs[0].name].shape
+        weights = rows * num_returned(search) * int(search.get("max_length", 1)) * width
+        if "alignments" in outputs and weights > MAX_NUMBERS:
+            raise ServiceError(
+                "too_large",
+                f"Argument `outputs` is limited to {MAX_NUMBERS} attention weights. Name the other "
+                f"outputs only, or send fewer or shorter rows. Received: {weights} weights",
+                "outputs",
+            )
+        cost = width * max_output_length(search, width) * num_hypotheses(search)
+        step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
+        starts = range(0, rows, step)
+        payloads = [
+            ({name: array[start : start + step] for name, array in feeds.items()}, outputs)
+            for start in starts
+        ]
+        return payloads, [cost * min(step, rows - start) for start in starts]
 
 
 class _GraphJob(_ModelJob):
@@ -836,6 +885,11 @@ class _GraphJob(_ModelJob):
         return [
             run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
         ]
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Join the rows of one output."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def get_parameter(
@@ -899,6 +953,14 @@ def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
             name = name.encode("ascii", "backslashreplace").decode()
             message = f"Argument `{name:.80}` is unknown. Use only {sorted(_PARAMETERS)}."
             raise ServiceError("invalid", message, name)
+
+
+def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[Any]) -> None:
+    """Write the attention weights of each hypothesis as JSON into an array `(n, K)`."""
+    for row, hypotheses in zip(rows, results, strict=True):
+        for column, hypothesis in enumerate(hypotheses):
+            if hypothesis.alignment is not None:
+                row[column] = as_json(json_array(hypothesis.alignment))
 
 
 def _texts(tensor: Tensor) -> list[str]:
@@ -977,10 +1039,10 @@ def _check_names(
 def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
     """Refuse a response with too many attention weights."""
     count = sum(alignment.size for alignment in alignments if alignment is not None)
-    if count > _MAX_WEIGHTS:
+    if count > MAX_NUMBERS:
         raise ServiceError(
             "too_large",
-            f"Argument `alignments` is limited to {_MAX_WEIGHTS} weights per response. Send fewer "
+            f"Argument `alignments` is limited to {MAX_NUMBERS} weights per response. Send fewer "
             f"or shorter texts. Received: {count} weights",
             "alignments",
         )
