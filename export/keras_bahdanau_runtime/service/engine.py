@@ -5,13 +5,16 @@ async with engine.deadline(timeout):                   # in an event loop
     results = await engine.run(job, payloads, lengths)
 
 onnxruntime releases Python's global lock while it computes. There are as many threads as cores, so
-that as many batches run at once, and one more thread for short requests while long ones run.
+that as many batches run at once, and one more if they are all of long requests.
 """
 
 import asyncio
 import contextlib
 import logging
 import math
+import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Sequence
@@ -37,6 +40,9 @@ BATCH_COST = 120_000
 _SHORT_SECONDS = 1.0
 # Batches of short requests that may start in a row while a long request waits.
 _SHORT_BATCHES = 4
+# Added to the nice value of the threads of long requests: a short one then gets ten times their time
+# on a shared core.
+_LONG_NICE, _LOWEST_NICE = 10, 19
 # Share of a queue that is not empty for requests of many texts. The rest is for short requests.
 _SHARE_OF_LONG = 0.75
 
@@ -170,9 +176,9 @@ class Engine:
     are nearest.
 
     A long request, which costs more than one batch may, runs in batches of its own that take turns
-    with those of other long requests. A short request never waits for them: long ones leave a
-    thread free while short ones arrive, and there is one additional thread. If short requests keep
-    all threads busy, every fifth batch is one of a long request.
+    with those of other long requests, in threads of a lower priority. A short request never waits
+    for them: one batch may always start, and long ones use one thread less while short ones arrive.
+    If short requests keep all threads busy, every fifth batch is one of a long request.
 
     Args:
         limits: `Limits`.
@@ -204,7 +210,10 @@ class Engine:
         check_range("max_wait", self.max_wait, float, 0)
         self.metrics.max_cost.set(self.limits.cost)
         self.bodies = BodyMemory(self.limits.bodies, self.metrics.bodies)
-        self._pool = ThreadPoolExecutor(self.parallel_batches + 1, "keras_bahdanau service")
+        self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
+        self._long_pool = ThreadPoolExecutor(
+            self.parallel_batches, "keras_bahdanau long requests", _lower_priority
+        )
         self._queue: deque[_Work] = deque()  # of short requests, the oldest first
         self._long: deque[_LongRequest] = deque()  # the one whose turn is next first
         self._running_short = self._running_long = 0  # batches
@@ -373,7 +382,8 @@ class Engine:
 
     def close(self) -> None:
         """Release the threads and drop waiting work."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._long_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _drop_finished(self) -> None:
         """Remove the waiting work of requests that were cancelled."""
@@ -504,7 +514,7 @@ class Engine:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._finish, batch, is_long, now, results)
 
-        self._pool.submit(compute)
+        (self._long_pool if is_long else self._pool).submit(compute)
 
     def _finish(
         self, batch: list[_Work], is_long: bool, started_at: float, results: list[Any]
@@ -523,6 +533,14 @@ class Engine:
             else:
                 work.future.set_result(result)
         self._dispatch()
+
+
+def _lower_priority() -> None:
+    """Let the system prefer other threads of this machine to the current one."""
+    if sys.platform == "linux":  # elsewhere the priority is that of the process
+        thread = threading.get_native_id()
+        nice = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(_LOWEST_NICE, nice + _LONG_NICE))
 
 
 def _without(works: "deque[_Work]", batch: list[_Work]) -> "deque[_Work]":

@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import select
 import socket
-import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from starlette.routing import Route, Router
 
 from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.service.connection import DISCONNECTED, LAST_SECONDS, Connection
+from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import KINDS, STOPPING, ServiceError, refuse
 from keras_bahdanau_runtime.service.middleware import ApiKeys, Middleware
@@ -121,18 +119,31 @@ def create_server(
 
 
 class _Server(uvicorn.Server):
-    """Server that accepts every connection that waits before it stops to listen."""
+    """Server that answers every connection that waits when it stops to listen."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listening sockets, answer the last requests, and close the connections."""
-        waiting = select.poll()
-        for listener in sockets or ():
-            waiting.register(listener, select.POLLIN)
-        end = time.monotonic() + LAST_SECONDS
-        # The system resets connections that nobody has accepted. The event loop accepts them.
-        while waiting.poll(0) and time.monotonic() < end:
-            await asyncio.sleep(0)
+        copies = [listener.dup() for listener in sockets or ()]
+        for server in self.servers:
+            server.close()
+        # The system resets connections that nobody has accepted when the last copy closes.
+        waiting = []
+        for listener in copies:
+            with listener, contextlib.suppress(BlockingIOError):
+                while True:
+                    waiting.append(listener.accept()[0])
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            with contextlib.suppress(OSError):  # the client has gone
+                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
         await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Return the protocol of one connection, as uvicorn's `startup` does."""
+        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return create(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 def create_app(repository: Repository) -> Router:
