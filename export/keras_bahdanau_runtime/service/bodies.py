@@ -1,4 +1,4 @@
-"""Memory of request bodies, limited over all connections of HTTP."""
+"""Memory of request bodies, limited over all connections."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.session import release_memory
 
 # Bytes of a body that are not counted, so that small requests are read next to many large ones.
 _FREE_BYTES = 2**16
-_MANY_BYTES = 2**20  # after a body of this size memory is returned to the system
+LARGE_BODY = 2**20  # after a body of this size memory is returned to the system
 _RELEASE_SECONDS = 1.0
 
 
@@ -19,12 +19,13 @@ class BodyMemory:
     """Bytes of all bodies that are arriving or being parsed.
 
     Args:
-        limit: int, bytes at once, without the first 64 KiB of each body.
-        gauge: Gauge that shows them.
+        gauge: Gauge that shows those of HTTP.
+        limit: int, bytes at once of HTTP, without the first 64 KiB of each body, and as many of
+            gRPC, which does not show the size of an incomplete message.
     """
 
-    def __init__(self, limit: int, gauge: Gauge) -> None:
-        self._limit, self._gauge = limit, gauge
+    def __init__(self, gauge: Gauge, limit: int = 256 * 2**20) -> None:
+        self.limit, self._gauge = limit, gauge
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,8 +41,8 @@ class BodyMemory:
             nonlocal total, counted
             total += count
             added = max(0, total - _FREE_BYTES) - counted
-            if added and self._bytes + added > self._limit:
-                message = f"All bodies together must have at most {self._limit} bytes. Retry later."
+            if added and self._bytes + added > self.limit:
+                message = f"All bodies together must have at most {self.limit} bytes. Retry later."
                 raise ServiceError("overloaded", message, retry_after=1)
             counted += added
             self._change(added)
@@ -50,7 +51,7 @@ class BodyMemory:
             yield add
         finally:
             self._change(-counted)
-            if total >= _MANY_BYTES:
+            if total >= LARGE_BODY:
                 self.release_soon()
 
     def release_soon(self) -> None:

@@ -209,7 +209,7 @@ class Engine:
         )
         check_range("max_wait", self.max_wait, float, 0)
         self.metrics.max_cost.set(self.limits.cost)
-        self.bodies = BodyMemory(self.limits.bodies, self.metrics.bodies)
+        self.bodies = BodyMemory(self.metrics.bodies, self.limits.bodies)
         self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
         self._long_pool = ThreadPoolExecutor(
             self.parallel_batches, "keras_bahdanau long requests", _lower_priority

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -12,6 +13,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from keras_bahdanau_runtime.protobuf import ONEOF
 from keras_bahdanau_runtime.service import messages
+from keras_bahdanau_runtime.service.bodies import LARGE_BODY, BodyMemory
+from keras_bahdanau_runtime.service.connection import BODY_SECONDS
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.middleware import ApiKeys, RequestLog
@@ -41,6 +44,7 @@ _REQUEST_ID = "x-request-id"
 _IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
 _MAX_STREAMS = 100  # simultaneous calls per connection; the client queues further calls
 _HEALTH_POLL_SECONDS = 0.2
+_PATIENCE = 1.0  # seconds for a message to arrive while others wait
 _SMALL_MESSAGE = 64 * 2**10  # bytes, or numbers of a response, that are handled in the event loop
 # The field of InferTensorContents for each datatype. There is none for FP16.
 _CONTENTS_FIELDS = {
@@ -61,6 +65,7 @@ async def start(
     metrics: Metrics,
     *,
     max_message_bytes: int = 16 * 2**20,
+    bodies: BodyMemory | None = None,
     max_calls: int | None = None,
     max_connections: int | None = None,
     credentials: Any = None,
@@ -74,6 +79,7 @@ async def start(
         address: str, as "127.0.0.1:8001"; port 0 for any free port.
         metrics: `Metrics` that count the calls.
         max_message_bytes: int, size of a request.
+        bodies: `BodyMemory`, whose limit is that of all messages that are arriving.
         max_calls: int, simultaneous calls of all connections, including health watches; further
             calls are refused. `None` for any number.
         max_connections: int, simultaneous connections; further ones are closed. `None` for any
@@ -97,8 +103,10 @@ async def start(
     ]
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
+    interceptors: list[Any] = [] if keys is None else [_KeyInterceptor(keys, metrics)]
+    bodies = bodies or BodyMemory(metrics.bodies)
     server = grpc.aio.server(
-        interceptors=[] if keys is None else [_KeyInterceptor(keys, metrics)],
+        interceptors=[*interceptors, _ReadInterceptor(bodies, max_message_bytes, metrics)],
         options=options,
         maximum_concurrent_rpcs=max_calls,
     )
@@ -265,6 +273,75 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             # A stream-stream handler that reads no message can refuse calls of every kind.
             return grpc.stream_stream_rpc_method_handler(refuse_call)
         return await continuation(details)
+
+
+class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Interceptor that limits how many messages arrive at once, and their time.
+
+    gRPC buffers a message of the maximum size for each call whose client stalls. It does so only
+    once the message is read, so the calls are handled as streams, which read it themselves. If
+    too many messages arrive, the oldest one is refused after `_PATIENCE` seconds.
+    """
+
+    def __init__(self, bodies: BodyMemory, max_bytes: int, metrics: Metrics) -> None:
+        self._bodies, self._most = bodies, max(1, bodies.limit // max_bytes)
+        self._metrics = metrics
+        self._reads: dict[asyncio.Future[Any], float] = {}  # with the time of their start
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
+    ) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        parse = handler.request_deserializer or bytes
+
+        async def requests(context: Any) -> AsyncIterator[Any]:
+            while (data := await self._read(context)) is not grpc.aio.EOF:
+                yield parse(data)
+
+        async def answer(_: Any, context: Any) -> Any:
+            data = await self._read(context)
+            if data is grpc.aio.EOF:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "There is no message.")
+            return await (handler.unary_unary or handler.unary_stream)(parse(data), context)
+
+        async def stream(_: Any, context: Any) -> None:
+            async for response in handler.stream_stream(requests(context), context):
+                await context.write(response)
+
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        make = grpc.stream_unary_rpc_method_handler
+        if handler.response_streaming:
+            make = grpc.stream_stream_rpc_method_handler
+        return make(answer, None, handler.response_serializer)
+
+    async def _read(self, context: Any) -> Any:
+        """Return the next message of a call as bytes, or `grpc.aio.EOF`."""
+        while len(self._reads) >= self._most:
+            oldest, began = next(iter(self._reads.items()))
+            await asyncio.wait({oldest}, timeout=max(0, began + _PATIENCE - time.monotonic()))
+            if not oldest.done():
+                self._reads.pop(oldest, None)
+                oldest.cancel()
+        read = asyncio.ensure_future(context.read())
+        self._reads[read] = time.monotonic()
+        try:
+            await asyncio.wait({read}, timeout=BODY_SECONDS)
+            if read.done() and not read.cancelled():
+                data = read.result()
+                if data is not grpc.aio.EOF and len(data) >= LARGE_BODY:
+                    self._bodies.release_soon()
+                return data
+        finally:
+            self._reads.pop(read, None)
+            if not read.done() or read.cancelled():
+                read.cancel()
+                self._bodies.release_soon()
+        error = ServiceError("too_slow", "The message arrives too slowly. Retry later.")
+        self._metrics.requests.labels("", "", error.grpc_status).inc()
+        await _abort(context, error, "")
 
 
 def _handler(

@@ -195,6 +195,7 @@ class Service:
                 f"{host}:{settings.grpc_port}",
                 self.engine.metrics,
                 max_message_bytes=settings.limits.body,
+                bodies=self.engine.bodies,
                 max_connections=max_connections(),
                 share_port=is_shared,
                 credentials=_grpc_credentials(settings),
