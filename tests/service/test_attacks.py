@@ -24,9 +24,7 @@ from keras_bahdanau_runtime.service.engine import Limits
 
 REQUESTS = int(os.environ.get("REQUESTS", "300"))
 CLIENTS = int(os.environ.get("CLIENTS", "200"))
-LIMITS = Limits(
-    characters=500, tokens=200, texts=50, body=100_000, bodies=100_000, timeout=20
-)
+LIMITS = Limits(characters=500, tokens=200, texts=50, body=100_000, bodies=100_000, timeout=20)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
 SOURCE = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
 BODIES = {
@@ -231,7 +229,10 @@ def test_unfinished_bodies_are_limited_together(running):
     while body_bytes() < len(connections) * (size - free):
         pass
     packed = gzip.compress(b'{"text": "a man"}' + b" " * (size - 100))
-    for sent in request("/translate", large), request("/translate", packed, "Content-Encoding: gzip"):
+    for sent in (
+        request("/translate", large),
+        request("/translate", packed, "Content-Encoding: gzip"),
+    ):
         received = exchange(running, sent)
         assert received.startswith(b"HTTP/1.1 429 ") and b"retry-after: 1" in received.lower()
     assert still_answers(running)

@@ -281,7 +281,7 @@ def ask_long(engine, job, payloads, cost=BATCH_COST):
 async def test_a_request_that_costs_too_much_is_refused_before_it_runs():
     engine, job = make_engine(limits=Limits(cost=10)), Echo()
     job.gate.set()
-    with pytest.raises(ServiceError, match="at most 10, .* Received: 12") as caught:
+    with pytest.raises(ServiceError, match=r"at most 10, .* Received: 12") as caught:
         await engine.run(job, ["x", "y"], [1, 1], costs=[6, 6])
     assert caught.value.kind == "too_costly" and caught.value.status == 413
     assert await engine.run(job, ["x", "y"], [1, 1], costs=[5, 5]) == ["x", "y"]

@@ -33,15 +33,15 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 # The longest payload of a batch is less than this many times as long as the shortest.
 _MAX_LENGTH_RATIO = 4
-# Largest cost of a short request, and of one batch of a long one: twelve sentences of 20 tokens with
-# 100 steps and a beam of 5, which take tens of milliseconds.
+# Largest cost of a short request, and of one batch of a long one: that of twelve sentences of 20
+# tokens with 100 steps and a beam of 5, which take tens of milliseconds.
 BATCH_COST = 120_000
 # After the latest short request, long ones leave one thread to the next for this many seconds.
 _SHORT_SECONDS = 1.0
 # Batches of short requests that may start in a row while a long request waits.
 _SHORT_BATCHES = 4
-# Added to the nice value of the threads of long requests: a short one then gets ten times their time
-# on a shared core.
+# Added to the nice value of the threads of long requests: on a shared core, a short one then gets
+# ten times their time.
 _LONG_NICE, _LOWEST_NICE = 10, 19
 # Share of a queue that is not empty for requests of many texts. The rest is for short requests.
 _SHARE_OF_LONG = 0.75
@@ -124,7 +124,6 @@ class Limits:
                 f"Argument `text` must be at most {self.texts} texts. Received: {count}",
                 "text",
             )
-
 
     def check_cost(self, cost: int) -> None:
         """Refuse a request that takes too long to compute.
@@ -452,9 +451,7 @@ class Engine:
         This is cheaper than building the batch for each payload that arrives.
         """
         may_wait = (
-            self._timer is not None
-            and self._running_short
-            and self._queue[0].job.batches_requests
+            self._timer is not None and self._running_short and self._queue[0].job.batches_requests
         )
         if not may_wait or len(self._queue) >= self.batch_size:
             return False

@@ -200,9 +200,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             body.texts, body.for_each_text("target") or [], body.alignments, body.timeout
         )
         results = await _cancel_on_disconnect(request, result)
-        return await _render(
-            results, lambda: _json({"scores": [_score(each) for each in results]})
-        )
+        return await _render(results, lambda: _json({"scores": [_score(each) for each in results]}))
 
     async def align(request: Request) -> Response:
         body = await parse(request, AlignRequest)

@@ -856,7 +856,8 @@ class GraphModel(Model):
             ServiceError: "too_large" if the attention weights would be too many.
         """
         rows, width = feeds[TRANSLATE.inputs[0].name].shape
-        weights = rows * num_returned(search) * int(search.get("max_length", 1)) * width
+        steps = max_output_length({**search, "max_length_ratio": None}, width)
+        weights = rows * num_returned(search) * steps * width
         if "alignments" in outputs and weights > MAX_NUMBERS:
             raise ServiceError(
                 "too_large",
