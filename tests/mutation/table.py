@@ -884,8 +884,8 @@ MUTATIONS = (
     Mutation(
         "unnamed-outputs-are-never-binary",
         "export/keras_bahdanau_runtime/service/protocol.py",
-        "if binary.get(tensor.name, default):",
-        "if binary.get(tensor.name, False):",
+        "binary.get(tensor.name, default)",
+        "binary.get(tensor.name, False)",
         "service/test_protocol.py service/test_http.py",
     ),
     Mutation(
@@ -1067,8 +1067,8 @@ MUTATIONS = (
     Mutation(
         "options-are-not-part-of-the-batch-key",
         "export/keras_bahdanau_runtime/service/models.py",
-        "payloads, lengths, len(texts), group)",
-        "payloads, lengths, len(texts))",
+        "payloads, lengths, costs, count, group)",
+        "payloads, lengths, costs, count)",
         "service/test_options.py",
     ),
     Mutation(

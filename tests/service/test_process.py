@@ -18,6 +18,7 @@ import weakref
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import (
@@ -31,6 +32,7 @@ from copy_artifact import (
 )
 from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
+from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.service import repository, server
@@ -165,6 +167,33 @@ def test_every_request_that_was_sent_before_the_end_is_answered(artifact, option
             client.join()
         assert process.wait() == 0
     assert {status for status, _ in answers} == {200, 503} and not lost
+
+
+def test_every_grpc_call_that_was_sent_before_the_end_is_answered(artifact):
+    errors, answers = [], threading.Semaphore(0)
+
+    def send_calls(address):
+        with tritonclient.grpc.InferenceServerClient(address) as client:
+            text = tritonclient.grpc.InferInput("text", [1], "BYTES")
+            text.set_data_from_numpy(np.array([b"a man"], object))
+            while not any("failed to connect" in error for error in errors):
+                try:
+                    client.infer("copy", [text])
+                except InferenceServerException as error:
+                    errors.append(f"{error.status()} {error.message()}")
+                answers.release()
+
+    with site({"copy": artifact}, grpc_port=0) as service:
+        arguments = (service.service.grpc_address,)
+        clients = [threading.Thread(target=send_calls, args=arguments) for _ in range(16)]
+        for client in clients:
+            client.start()
+        for _ in range(50):
+            answers.acquire()
+        assert service.call(service.service.stop())
+        for client in clients:
+            client.join()
+    assert errors and {error.split()[0] for error in errors} == {"StatusCode.UNAVAILABLE"}
 
 
 def test_pipelined_requests_are_answered_during_a_stop(artifact):

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from keras_bahdanau_runtime.protobuf import ONEOF
 from keras_bahdanau_runtime.service import messages
 from keras_bahdanau_runtime.service.bodies import LARGE_BODY, BodyMemory
-from keras_bahdanau_runtime.service.connection import BODY_SECONDS
+from keras_bahdanau_runtime.service.connection import BODY_SECONDS, LAST_SECONDS
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.middleware import ApiKeys, RequestLog
@@ -44,6 +44,7 @@ _REQUEST_ID = "x-request-id"
 _IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
 _MAX_STREAMS = 100  # simultaneous calls per connection; the client queues further calls
 _HEALTH_POLL_SECONDS = 0.2
+_QUIET_SECONDS = 0.05  # without a new call, after which a server stops
 _PATIENCE = 1.0  # seconds for a message to arrive while others wait
 _SMALL_MESSAGE = 64 * 2**10  # bytes, or numbers of a response, that are handled in the event loop
 # The field of InferTensorContents for each datatype. There is none for FP16.
@@ -90,7 +91,7 @@ async def start(
         share_port: bool. Whether other processes listen on the same port.
 
     Returns:
-        `grpc.aio.Server` with an additional attribute `port`.
+        `grpc.aio.Server` with the additional attributes `port` and, for `stop`, `calls`.
 
     Raises:
         OSError: The server cannot listen on the address.
@@ -105,11 +106,13 @@ async def start(
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
     interceptors: list[Any] = [] if keys is None else [_KeyInterceptor(keys, metrics)]
     bodies = bodies or BodyMemory(metrics.bodies)
+    calls = _ReadInterceptor(bodies, max_message_bytes, metrics)
     server = grpc.aio.server(
-        interceptors=[*interceptors, _ReadInterceptor(bodies, max_message_bytes, metrics)],
+        interceptors=[*interceptors, calls],
         options=options,
         maximum_concurrent_rpcs=max_calls,
     )
+    server.calls = calls
     service = _Service(repository)
     handlers = {
         method: grpc.unary_unary_rpc_method_handler(
@@ -132,6 +135,23 @@ async def start(
         raise OSError(f"cannot listen on {address}") from error
     await server.start()
     return server
+
+
+async def stop(server: Any, seconds: float) -> None:
+    """Stop a server, and answer every call that has arrived.
+
+    gRPC cancels calls that it has received but not yet passed to Python. Answers to further calls
+    are therefore held until no call arrives and the clients are told to send no more.
+
+    Args:
+        server: Returned by `start`.
+        seconds: float, time until calls that are not answered are cancelled.
+    """
+    await server.calls.hold()
+    stopping = asyncio.ensure_future(server.stop(seconds))
+    await asyncio.sleep(_QUIET_SECONDS)
+    server.calls.release()
+    await stopping
 
 
 class _Service:
@@ -287,10 +307,26 @@ class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._bodies, self._most = bodies, max(1, bodies.limit // max_bytes)
         self._metrics = metrics
         self._reads: dict[asyncio.Future[Any], float] = {}  # with the time of their start
+        self._arrived = 0  # calls
+        self._may_answer = asyncio.Event()
+        self._may_answer.set()
+
+    async def hold(self) -> None:
+        """Hold the answers to further calls, and wait until none arrives, or `LAST_SECONDS`."""
+        self._may_answer.clear()
+        end, arrived = time.monotonic() + LAST_SECONDS, -1
+        while arrived != self._arrived and time.monotonic() < end:
+            arrived = self._arrived
+            await asyncio.sleep(_QUIET_SECONDS)
+
+    def release(self) -> None:
+        """Answer the calls that were held."""
+        self._may_answer.set()
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
+        self._arrived += 1
         handler = await continuation(details)
         if handler is None:
             return None
@@ -304,6 +340,7 @@ class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             data = await self._read(context)
             if data is grpc.aio.EOF:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "There is no message.")
+            await self._may_answer.wait()
             return await (handler.unary_unary or handler.unary_stream)(parse(data), context)
 
         async def stream(_: Any, context: Any) -> None:
