@@ -73,7 +73,7 @@ def long_clients(port, body, statuses):
     finally:
         stopped.set()
         for connection in connections:
-            if connection.sock is not None:
+            with contextlib.suppress(OSError, AttributeError):  # it is closed
                 connection.sock.shutdown(2)
         for thread in threads:
             thread.join()

@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.bodies import BodyMemory
@@ -30,6 +30,8 @@ from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
+
+_Result = TypeVar("_Result")
 
 # The longest payload of a batch is less than this many times as long as the shortest.
 _MAX_LENGTH_RATIO = 4
@@ -41,8 +43,8 @@ _SHORT_SECONDS = 1.0
 # Batches of short requests that may start in a row while a long request waits.
 _SHORT_BATCHES = 4
 # Added to the nice value of the threads of long requests: on a shared core, a short one then gets
-# ten times their time.
-_LONG_NICE, _LOWEST_NICE = 10, 19
+# about thirty times their time.
+_LONG_NICE, _LOWEST_NICE = 15, 19
 # Share of a queue that is not empty for requests of many texts. The rest is for short requests.
 _SHARE_OF_LONG = 0.75
 
@@ -213,6 +215,7 @@ class Engine:
         self._long_pool = ThreadPoolExecutor(
             self.parallel_batches, "keras_bahdanau long requests", _lower_priority
         )
+        self._preparing = ThreadPoolExecutor(1, "keras_bahdanau preparing", _lower_priority)
         self._queue: deque[_Work] = deque()  # of short requests, the oldest first
         self._long: deque[_LongRequest] = deque()  # the one whose turn is next first
         self._running_short = self._running_long = 0  # batches
@@ -305,6 +308,14 @@ class Engine:
                 if any(work.future.cancelled() for work in works):
                     self._drop_finished()
 
+    async def prepare(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return the result of a function that prepares a part of a long request.
+
+        One thread of a lower priority calls the functions of all requests in turn.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._preparing, function, *arguments)
+
     @contextlib.contextmanager
     def reserve(
         self, count: int, tokens: int, is_accepted: bool = False, is_short: bool = True
@@ -381,7 +392,7 @@ class Engine:
 
     def close(self) -> None:
         """Release the threads and drop waiting work."""
-        for pool in (self._pool, self._long_pool):
+        for pool in (self._pool, self._long_pool, self._preparing):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _drop_finished(self) -> None:

@@ -81,6 +81,7 @@ _PARAMETERS = {
 }
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
+_TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
 _BITS = (8, 16, 32, 64)
 _ONNX_DATATYPES = {
@@ -619,7 +620,9 @@ class TextModel(Model):
             if sum(map(len, texts)) <= _SMALL_TEXTS:
                 encoded = encode(texts)
             else:
-                encoded = await asyncio.to_thread(encode, texts)
+                encoded = []
+                for part in _in_parts(texts):
+                    encoded += await self.engine.prepare(encode, part)
         except ValueError as error:
             raise ServiceError("invalid", str(error), argument) from error
         for index, ids in enumerate(encoded):
@@ -995,6 +998,18 @@ def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
             name,
         )
     return items
+
+
+def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of at most `_TEXTS_AT_ONCE` characters, or of one text."""
+    part: list[str] = []
+    for text in texts:
+        if part and sum(map(len, part)) + len(text) > _TEXTS_AT_ONCE:
+            yield part
+            part = []
+        part.append(text)
+    if part:
+        yield part
 
 
 @contextlib.contextmanager
