@@ -1,10 +1,11 @@
 """A client with one short text next to clients with long requests, and the rate of many clients.
 
-    python benchmarks/bench_fairness.py ARTIFACT SOURCES [--baseline TREE]
+    python benchmarks/bench_fairness.py [ARTIFACT SOURCES] [--baseline TREE]
 
 A long request has 256 texts of about 980 tokens, less than a kilobyte after compression. The short
 text is the first source. With `--baseline`, the folder of another version of this repository, the
-rate of 64 clients of both services is measured alternately, and so is a part of the other figures.
+rate of 64 clients of both services is measured alternately. Without arguments a graph replaces the
+model that copies its source and multiplies matrices for two steps per token, at most 100.
 """
 
 import contextlib
@@ -12,15 +13,56 @@ import gzip
 import http.client
 import json
 import statistics
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 from http_load import percentile_ms, run_load
 from server_process import ROOT, read_texts, running_service, service_parser
 
 PORT, BASELINE_PORT = 8775, 8785
 LONG_CLIENTS, POLITE_CLIENTS, TEXTS, TOKENS = 4, 64, 256, 980
+SEARCH = {"class": "BeamSearch", "size": 2, "max_length": 100, "max_length_ratio": 2.0}
 HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+
+def make_artifact(path):
+    """Write an artifact whose graph takes as long as a decoder of 256 units and 8,000 tokens."""
+    sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
+    from copy_artifact import copy_graph, make
+
+    loop = """source_shape = Shape (source)
+    source_width = Gather (source_shape, second)
+    source_rows = Gather (source_shape, first)
+    doubled = Add (source_width, source_width)
+    limited = Min (doubled, hundred)
+    turns = Squeeze (limited)
+    beams = Mul (source_rows, five)
+    state_shape = Concat <axis = 0> (beams, units)
+    start = ConstantOfShape <value = float[1] {0.5}> (state_shape)
+    up_shape = Concat <axis = 0> (units, words)
+    up = ConstantOfShape <value = float[1] {0.0001}> (up_shape)
+    down_shape = Concat <axis = 0> (words, units)
+    down = ConstantOfShape <value = float[1] {0.0001}> (down_shape)
+    scalar = ReduceSum <keepdims = 0> (one)
+    yes = Cast <to = 9> (scalar)
+    state = Loop <body = step (int64 i, bool go, float[n, u] x) => (bool still, float[n, u] y) {
+        still = Identity (go)
+        logits = MatMul (x, up)
+        back = MatMul (logits, down)
+        y = Tanh (back)
+    }> (turns, yes, start)
+    summed = ReduceSum <keepdims = 0> (state)
+    none = Mul (summed, zero)
+    is_pad = Equal"""
+    constants = """int64[1] two = {2}, int64[1] hundred = {100}, int64[1] five = {5},
+ int64[1] units = {256}, int64[1] words = {8000}, float zero = {0.0}"""
+    graph = copy_graph().replace("is_pad = Equal", loop).replace("int64[1] two = {2}", constants)
+    score = "length_score = Neg (float_count)\n    score = Add (length_score, none)"
+    graph = graph.replace("score = Neg (float_count)", score)
+    return make(path, graph, max_source_length=None, search=SEARCH)
 
 
 def post(connection, body, headers):
@@ -81,7 +123,7 @@ def long_clients(port, body, statuses):
 
 def long_body(text):
     """Return a compressed request with texts of about `TOKENS` tokens."""
-    long_text = "a " * (TOKENS // 2) if text is None else text
+    long_text = "a b " * (TOKENS // 4 * 2) if text is None else text
     return gzip.compress(json.dumps({"text": [long_text] * TEXTS}).encode(), 9)
 
 
@@ -122,7 +164,7 @@ def compare_rates(ports, texts, rounds):
 def main():
     parser = service_parser(__doc__)
     parser.add_argument("--baseline", help="folder of another version")
-    parser.add_argument("--long-text", help="text of the long requests (default: of one letter)")
+    parser.add_argument("--long-text", help="text of long requests (default: two letters)")
     parser.add_argument("--requests", type=int, default=100, help="short requests (default: 100)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-cost", default=str(10**9), help="as of serve (default: no limit)")
@@ -131,10 +173,13 @@ def main():
     texts = read_texts(arguments.sources)
     options = ["--max-cost", arguments.max_cost, *(f"--{each}" for each in arguments.serve)]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(running_service(arguments.artifact, PORT, *options, tree=ROOT))
+        artifact = arguments.artifact
+        if artifact is None:
+            artifact = make_artifact(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "a")
+        stack.enter_context(running_service(artifact, PORT, *options))
         ports = [PORT]
         if arguments.baseline:
-            service = running_service(arguments.artifact, BASELINE_PORT, tree=arguments.baseline)
+            service = running_service(artifact, BASELINE_PORT, tree=arguments.baseline)
             stack.enter_context(service)
             ports.append(BASELINE_PORT)
         measure(PORT, texts, arguments.long_text, arguments.requests)

@@ -892,7 +892,15 @@ class _GraphJob(_ModelJob):
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join the rows of one output."""
+    """Join the rows of one output of several runs.
+
+    Raises:
+        ServiceError: "unprocessable" if the artifact is not a valid search.
+    """
+    if len({array.shape[1:] for array in arrays}) > 1:
+        shapes = [array.shape for array in arrays]
+        message = f"The model failed: its runs return different shapes. Received: {shapes!r:.200}"
+        raise ServiceError("unprocessable", message)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
