@@ -313,10 +313,12 @@ async def test_a_short_request_runs_while_long_ones_use_every_thread():
     tasks = [ask_long(engine, long, ["a", "b"]) for _ in range(2)]
     for _ in tasks:
         await asyncio.to_thread(long.started.acquire)
-    for payload in ("x", "y"):
-        assert await ask(engine, short, payload) == [payload]
-    assert not long.batches
-    long.gate.set()
+    try:
+        for payload in ("x", "y"):
+            assert await ask(engine, short, payload, timeout=10) == [payload]
+        assert not long.batches
+    finally:
+        long.gate.set()
     await asyncio.gather(*tasks)
 
 

@@ -127,7 +127,7 @@ def read_response(connection):
 @pytest.mark.parametrize("options", [(), ("--processes", 2)])
 def test_every_request_that_was_sent_before_the_end_is_answered(artifact, options):
     """Clients send until they are refused, half of them over a new connection each time."""
-    lost, answers, stopped = [], [], threading.Event()
+    failures, answers, stopped = [], [], threading.Event()
 
     def send_requests(address, reuse):
         connection = None
@@ -144,7 +144,7 @@ def test_every_request_that_was_sent_before_the_end_is_answered(artifact, option
             else:
                 reason = "closed"
             if answer is None:
-                lost.append(reason)
+                failures.append(reason)
             else:
                 answers.append(answer)
             if answer is None or not reuse or answer[1] == "close":
@@ -166,7 +166,7 @@ def test_every_request_that_was_sent_before_the_end_is_answered(artifact, option
         for client in clients:
             client.join()
         assert process.wait() == 0
-    assert {status for status, _ in answers} == {200, 503} and not lost
+    assert {status for status, _ in answers} == {200, 503} and not failures
 
 
 def test_every_grpc_call_that_was_sent_before_the_end_is_answered(artifact):

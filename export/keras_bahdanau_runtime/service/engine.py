@@ -176,8 +176,8 @@ class Engine:
     oldest payload of the queue goes first, with those payloads of its job and group whose lengths
     are nearest.
 
-    A long request, which costs more than one batch may, runs in batches of its own that take turns
-    with those of other long requests, in threads of a lower priority. A short request never waits
+    A long request costs more than one batch may. It runs in batches of its own that take turns with
+    those of other long requests, in threads of a lower priority. A short request never waits
     for them: one batch may always start, and long ones use one thread less while short ones arrive.
     If short requests keep all threads busy, every fifth batch is one of a long request.
 
@@ -437,11 +437,11 @@ class Engine:
 
     def _next_long(self) -> list[_Work] | None:
         """Remove and return a batch of the long request whose turn it is, if a thread is free."""
-        threads = most = self.parallel_batches or 1
+        threads = max_long = self.parallel_batches or 1
         if time.monotonic() - self._latest_short < _SHORT_SECONDS:
-            most = max(1, threads - 1)
+            max_long = max(1, threads - 1)
         is_full = self._running_short + self._running_long >= threads
-        if not self._long or is_full or self._running_long >= most:
+        if not self._long or is_full or self._running_long >= max_long:
             return None
         while True:  # a text that costs more than a batch waits for several turns
             request = self._long.popleft()

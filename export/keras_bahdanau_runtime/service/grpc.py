@@ -140,8 +140,8 @@ async def start(
 async def stop(server: Any, seconds: float) -> None:
     """Stop a server, and answer every call that has arrived.
 
-    gRPC cancels calls that it has received but not yet passed to Python. Answers to further calls
-    are therefore held until no call arrives and the clients are told to send no more.
+    gRPC cancels calls that it has received but not yet passed to Python. Therefore answers to
+    further calls wait until no call arrives and the server has closed its connections to new calls.
 
     Args:
         server: Returned by `start`.
@@ -304,7 +304,7 @@ class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """
 
     def __init__(self, bodies: BodyMemory, max_bytes: int, metrics: Metrics) -> None:
-        self._bodies, self._most = bodies, max(1, bodies.limit // max_bytes)
+        self._bodies, self._max_reads = bodies, max(1, bodies.limit // max_bytes)
         self._metrics = metrics
         self._reads: dict[asyncio.Future[Any], float] = {}  # with the time of their start
         self._arrived = 0  # calls
@@ -356,7 +356,7 @@ class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _read(self, context: Any) -> Any:
         """Return the next message of a call as bytes, or `grpc.aio.EOF`."""
-        while len(self._reads) >= self._most:
+        while len(self._reads) >= self._max_reads:
             oldest, began = next(iter(self._reads.items()))
             await asyncio.wait({oldest}, timeout=max(0, began + _PATIENCE - time.monotonic()))
             if not oldest.done():
