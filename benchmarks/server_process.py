@@ -26,12 +26,19 @@ def serve_command(artifact, port):
 
 
 @contextlib.contextmanager
-def running_service(artifact, port):
-    """Start `keras-bahdanau serve` without its log, yield its process when ready, and stop it."""
+def running_service(artifact, port, *options, tree=ROOT):
+    """Start `keras-bahdanau serve` without its log, yield its process when ready, and stop it.
+
+    Args:
+        artifact: Path of the artifact.
+        port: HTTP port.
+        *options: More arguments of the command.
+        tree: Folder of the repository whose code runs.
+    """
     process = subprocess.Popen(
-        serve_command(artifact, port),
+        [*serve_command(artifact, port), *options],
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
+        env={**os.environ, "PYTHONPATH": str(Path(tree).absolute() / "export")},
     )
     try:
         while not is_ready(port):

@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import importlib
 import io
 import os
 import re
@@ -433,6 +434,58 @@ class C:
     ]
     assert parsed[-1].scope == ("C", "method")
     assert imports_of("from . import one", "pkg", True, {"pkg.one"})[0].module == "pkg.one"
+
+
+def dead_handlers(source: str, names: dict[str, object]) -> list[int]:
+    """The lines of handlers whose exceptions an earlier handler of the same `try` catches.
+
+    A handler with a name that is not in `names` is skipped.
+    """
+    lines = []
+    for statement in ast.walk(ast.parse(source)):
+        if not isinstance(statement, ast.Try | ast.TryStar):
+            continue
+        earlier: tuple[type[BaseException], ...] = ()
+        for handler in statement.handlers:
+            try:
+                caught = eval(ast.unparse(handler.type), names) if handler.type else BaseException
+            except (NameError, AttributeError):
+                continue
+            classes = caught if isinstance(caught, tuple) else (caught,)
+            lines += [handler.lineno for kind in classes if issubclass(kind, earlier)]
+            earlier += classes
+    return lines
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in ALL_FILES if p.read_text("utf-8").count("    except ") > 1], ids=file_id
+)
+def test_no_handler_follows_one_of_a_base_class(path):
+    source = path.read_text("utf-8")
+    tries = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Try)]
+    if any(len(node.handlers) > 1 for node in tries):  # importing the others may take Keras
+        names = vars(importlib.import_module(module_name(path)))
+        errors = importlib.import_module("huggingface_hub.errors")
+        assert not dead_handlers(source, {"errors": errors, **names})
+
+
+@pytest.mark.parametrize(
+    ("handlers", "lines"),
+    [
+        (["OSError", "FileNotFoundError"], [5]),
+        (["FileNotFoundError", "OSError"], []),
+        (["Exception", "(KeyError, MyError)"], [5, 5]),
+        (["MyError", "unknown.Error", "ValueError"], []),
+        (["ValueError", "KeyError", "MyError"], [7]),
+    ],
+)
+def test_dead_handlers_are_found(handlers, lines):
+    class MyError(ValueError):
+        pass
+
+    clauses = "".join(f"except {name}:\n    pass\n" for name in handlers)
+    source = f"try:\n    pass\n{clauses}"
+    assert dead_handlers(source, {"MyError": MyError}) == lines
 
 
 @pytest.mark.parametrize(

@@ -847,6 +847,34 @@ MUTATIONS = (
         "service/test_engine.py",
     ),
     Mutation(
+        "short-requests-wait-for-long-ones",
+        "export/keras_bahdanau_runtime/service/engine.py",
+        "threads = max(1, (self.parallel_batches or 1) - self._running_long)",
+        "threads = (self.parallel_batches or 1) - self._running_long",
+        "service/test_engine.py",
+    ),
+    Mutation(
+        "long-requests-do-not-take-turns",
+        "export/keras_bahdanau_runtime/service/engine.py",
+        "        if request.works:\n            self._long.append(request)",
+        "        if request.works:\n            self._long.appendleft(request)",
+        "service/test_engine.py",
+    ),
+    Mutation(
+        "unpacked-bodies-are-not-counted",
+        "export/keras_bahdanau_runtime/service/http.py",
+        "            add(len(body))\n",
+        "            add(0)\n",
+        "service/test_attacks.py",
+    ),
+    Mutation(
+        "waiting-connections-are-reset-at-the-end",
+        "export/keras_bahdanau_runtime/service/http.py",
+        "waiting.append(listener.accept()[0])",
+        "listener.accept()[0].close()",
+        "service/test_process.py",
+    ),
+    Mutation(
         "retry-delay-is-a-thousand-times-too-short",
         "export/keras_bahdanau_runtime/service/grpc.py",
         "str(1000 * error.retry_after)",
@@ -919,8 +947,8 @@ MUTATIONS = (
     Mutation(
         "unnamed-outputs-are-never-binary",
         "export/keras_bahdanau_runtime/service/protocol.py",
-        "if binary.get(tensor.name, default):",
-        "if binary.get(tensor.name, False):",
+        "binary.get(tensor.name, default)",
+        "binary.get(tensor.name, False)",
         "service/test_protocol.py service/test_http.py",
     ),
     Mutation(
@@ -1102,8 +1130,8 @@ MUTATIONS = (
     Mutation(
         "options-are-not-part-of-the-batch-key",
         "export/keras_bahdanau_runtime/service/models.py",
-        "payloads, lengths, len(texts), group)",
-        "payloads, lengths, len(texts))",
+        "payloads, lengths, costs, count, group)",
+        "payloads, lengths, costs, count)",
         "service/test_options.py",
     ),
     Mutation(

@@ -4,9 +4,11 @@
 """
 
 import asyncio
+import gzip
 import json
 import os
 import random
+import re
 import socket
 
 import numpy as np
@@ -22,6 +24,7 @@ from keras_bahdanau_runtime.service.engine import Limits
 
 REQUESTS = int(os.environ.get("REQUESTS", "300"))
 CLIENTS = int(os.environ.get("CLIENTS", "200"))
+LIMITS = Limits(characters=500, tokens=200, texts=50, body=100_000, bodies=100_000, timeout=20)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
 SOURCE = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
 BODIES = {
@@ -39,8 +42,7 @@ ODD_VALUES = [
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
-    limits = Limits(characters=500, tokens=200, texts=50, body=100_000, timeout=20)
-    with site({"copy": path}, limits=limits, grpc_port=0, parallel_batches=2) as service:
+    with site({"copy": path}, limits=LIMITS, grpc_port=0, parallel_batches=2) as service:
         yield service
 
 
@@ -178,6 +180,68 @@ def test_an_endless_head_is_cut_off(running):
     headers = b"".join(b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(1000))
     assert exchange(running, b"GET / HTTP/1.1\r\n" + headers).startswith(b"HTTP/1.1 431 ")
     assert still_answers(running)
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b""])
+def test_a_head_in_one_piece_is_limited(running, end):
+    head = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-A: "
+    rest = b"\r\n\r\n" if end else b""
+    smaller = head + b"a" * (connection_module.HEAD_BYTES - len(head))
+    assert in_pieces(running, [smaller + b"\r\n\r\n"]).startswith(b"HTTP/1.1 200 ")
+    assert in_pieces(running, [smaller + b"a" + rest]).startswith(b"HTTP/1.1 431 ")
+    first = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    pipelined = [first + smaller + b"a" * 100 + rest, b"\r\n\r\n"]
+    assert b"HTTP/1.1 431 " in in_pieces(running, pipelined)
+
+
+@pytest.mark.parametrize(
+    ("version", "headers"),
+    [
+        (b"1.0", b"Transfer-Encoding: chunked\r\n"),
+        (b"1.0", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+        (b"1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+        (b"1.1", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+        (b"1.1", b"Transfer-Encoding: gzip, chunked\r\n"),
+        (b"1.1", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
+        (b"1.1", b"Transfer-Encoding: identity\r\n"),
+        (b"1.1", b"Transfer-Encoding: chunked, identity\r\n"),
+    ],
+)
+def test_a_body_whose_end_is_ambiguous_is_refused(running, version, headers):
+    sent = b"POST /translate HTTP/%s\r\nHost: localhost\r\n%s\r\n" % (version, headers)
+    body = b'd\r\n{"text": "a"}\r\n0\r\n\r\n'
+    received = in_pieces(running, [sent + body])
+    assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in received.lower()
+
+
+def test_unfinished_bodies_are_limited_together(running):
+    def body_bytes():
+        text = running.web.get("/metrics").text
+        return float(re.search(r"^keras_bahdanau_body_bytes (.*)$", text, re.MULTILINE)[1])
+
+    free, limit = 2**16, LIMITS.bodies
+    large, connections = b" " * LIMITS.body, []
+    size = LIMITS.body - 1
+    for _ in range(limit // (size - free)):
+        connections.append(connect(running))
+        connections[-1].sendall(request("/translate", large)[:-1])
+    while body_bytes() < len(connections) * (size - free):
+        pass
+    packed = gzip.compress(b'{"text": "a man"}' + b" " * (size - 100))
+    for sent in (
+        request("/translate", large),
+        request("/translate", packed, "Content-Encoding: gzip"),
+    ):
+        received = exchange(running, sent)
+        assert received.startswith(b"HTTP/1.1 429 ") and b"retry-after: 1" in received.lower()
+    assert still_answers(running)
+    for connection in connections:
+        connection.close()
+    while body_bytes():
+        pass
+    headers = {"Content-Encoding": "gzip"}
+    assert running.web.post("/translate", content=packed, headers=headers).status_code == 200
 
 
 def in_pieces(running, pieces):

@@ -6,7 +6,7 @@ import functools
 import pytest
 from running_service import Echo, ask
 
-from keras_bahdanau_runtime.service.engine import Engine, Limits
+from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
 
@@ -269,3 +269,107 @@ async def test_retry_after_is_the_expected_time_to_empty_the_queue():
     job.gate.set()
     await running
     assert caught.value.retry_after == 10
+
+
+def ask_long(engine, job, payloads, cost=BATCH_COST):
+    """Submit a long request, each payload of which costs `cost`; return its task."""
+    costs = [cost] * len(payloads)
+    return asyncio.ensure_future(engine.run(job, payloads, [1] * len(payloads), costs=costs))
+
+
+@in_event_loop
+async def test_a_request_that_costs_too_much_is_refused_before_it_runs():
+    engine, job = make_engine(limits=Limits(cost=10)), Echo()
+    job.gate.set()
+    with pytest.raises(ServiceError, match=r"at most 10, .* Received: 12") as caught:
+        await engine.run(job, ["x", "y"], [1, 1], costs=[6, 6])
+    assert caught.value.kind == "too_costly" and caught.value.status == 413
+    assert await engine.run(job, ["x", "y"], [1, 1], costs=[5, 5]) == ["x", "y"]
+    assert job.batches == [["x", "y"]]
+    metrics = engine.metrics.render().decode()
+    assert "keras_bahdanau_max_request_cost 10.0" in metrics
+
+
+@in_event_loop
+async def test_long_requests_run_in_parts_that_take_turns():
+    engine, job = make_engine(), Echo()
+    running = await start(engine, job, "x")
+    requests = [ask_long(engine, job, [f"{name}{k}" for k in range(3)]) for name in "ab"]
+    requests.append(ask_long(engine, job, ["c0", "c1", "c2", "c3"], BATCH_COST // 2))
+    requests.append(ask_long(engine, job, ["d"], 3 * BATCH_COST))  # waits for its third turn
+    await asyncio.sleep(0)
+    job.gate.set()
+    assert await running == ["x"]
+    assert [len(result) for result in await asyncio.gather(*requests)] == [3, 3, 4, 1]
+    turns = [["a0"], ["b0"], ["c0", "c1"], ["a1"], ["b1"], ["c2", "c3"], ["a2"], ["b2"], ["d"]]
+    assert sorted(job.batches[1:7]) == sorted(turns[:6])
+    assert job.batches[1:] == turns[: len(job.batches) - 1]
+
+
+@in_event_loop
+async def test_a_short_request_runs_while_long_ones_use_every_thread():
+    engine, long, short = make_engine(parallel_batches=2), Echo(), Echo()
+    short.gate.set()
+    tasks = [ask_long(engine, long, ["a", "b"]) for _ in range(2)]
+    for _ in tasks:
+        await asyncio.to_thread(long.started.acquire)
+    try:
+        for payload in ("x", "y"):
+            assert await ask(engine, short, payload, timeout=10) == [payload]
+        assert not long.batches
+    finally:
+        long.gate.set()
+    await asyncio.gather(*tasks)
+
+
+@in_event_loop
+async def test_long_requests_leave_a_thread_free_while_short_ones_arrive():
+    engine, long, short = make_engine(parallel_batches=2), Echo(), Echo()
+    short.gate.set()
+    assert await ask(engine, short, "x") == ["x"]
+    tasks = [ask_long(engine, long, ["a", "b"]) for _ in range(2)]
+    await asyncio.to_thread(long.started.acquire)
+    await asyncio.sleep(0)
+    assert engine._running_long == 1
+    long.gate.set()
+    await asyncio.gather(*tasks)
+
+
+@in_event_loop
+async def test_short_requests_do_not_keep_long_ones_waiting_forever():
+    engine, job = make_engine(batch_size=1), Echo()
+    running = await start(engine, job, "x")
+    long = ask_long(engine, job, ["a", "b"])
+    short = [asyncio.ensure_future(ask(engine, job, name)) for name in "123456789"]
+    await asyncio.sleep(0)
+    job.gate.set()
+    await asyncio.gather(running, long, *short)
+    order = [batch[0] for batch in job.batches]
+    assert order.index("a") <= 6 and order.index("b") <= 11 and order[1:5] == ["1", "2", "3", "4"]
+
+
+@in_event_loop
+async def test_a_deadline_drops_the_parts_that_are_left():
+    engine, job = make_engine(), Echo()
+    with pytest.raises(ServiceError) as caught:
+        async with engine.deadline(0.001):
+            await ask_long(engine, job, ["a", "b", "c"])
+    assert caught.value.kind == "timeout" and not engine._long
+    job.gate.set()
+    assert await ask(engine, job, "x") == ["x"]
+    while engine.is_busy:
+        await asyncio.sleep(0)
+    assert sorted(job.batches) == [["a"], ["x"]]
+
+
+@in_event_loop
+async def test_long_requests_leave_room_in_the_queue_for_short_ones():
+    engine, job = make_engine(limits=Limits(queued_tokens=8), batch_size=2), Echo()
+    running = ask_long(engine, job, ["a"] * 6)
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceError) as caught:
+        await ask_long(engine, job, ["b"], BATCH_COST + 1)
+    assert caught.value.kind == "overloaded"
+    job.gate.set()
+    assert await ask(engine, job, "x") == ["x"]
+    await running

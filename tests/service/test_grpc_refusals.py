@@ -1,5 +1,7 @@
 """gRPC requests that are refused, and the status and message of each error."""
 
+import asyncio
+
 import grpc
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from keras_bahdanau_runtime.service import grpc as rpc
 from keras_bahdanau_runtime.service import messages
+from keras_bahdanau_runtime.service.bodies import BodyMemory
 from keras_bahdanau_runtime.service.errors import KINDS
 from keras_bahdanau_runtime.service.middleware import ApiKeys
 from keras_bahdanau_runtime.service.protocol import DATATYPES
@@ -199,6 +203,67 @@ def test_too_large_messages_are_refused(server, compression):
             return await stub.ModelInfer(message, compression=compression).code()
 
     assert server.run(send()) == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def http2_frame(kind, flags, stream, payload=b""):
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def unfinished_call(path):
+    """Return the bytes of a call that announces a message and sends only a part of it."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    fields = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in headers.items()
+    )
+    data = b"\0" + (MESSAGE_BYTES - 1).to_bytes(4) + b"part"
+    return b"".join(
+        [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            http2_frame(4, 0, 0),  # SETTINGS
+            http2_frame(1, 4, 1, fields),  # HEADERS
+            http2_frame(0, 0, 1, data),
+        ]
+    )
+
+
+@pytest.mark.parametrize("wait", ["_PATIENCE", "BODY_SECONDS"])
+def test_calls_whose_message_does_not_arrive_are_refused(server, monkeypatch, wait):
+    """`_PATIENCE` while other calls wait, `BODY_SECONDS` otherwise."""
+    monkeypatch.setattr(rpc, wait, 0.05)
+    paths = [f"/{messages.SERVICE}/ModelInfer", "/grpc.health.v1.Health/Check"]
+    paths.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+
+    async def stall_and_call():
+        bodies = BodyMemory(server.metrics.bodies, len(paths) * MESSAGE_BYTES)
+        options = {"max_message_bytes": MESSAGE_BYTES, "bodies": bodies}
+        async with start_server(server.repository, **options) as address:
+            host, port = address.split(":")
+            stalled = [await asyncio.open_connection(host, port) for _ in paths]
+            for (_, writer), path in zip(stalled, paths, strict=True):
+                writer.write(unfinished_call(path))
+            async with connect(address) as (stub, _):
+                if wait == "_PATIENCE":
+                    for _ in paths:
+                        await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=30)
+                for reader, _ in stalled[: 1 if wait == "_PATIENCE" else 3]:
+                    received = b""
+                    while b"arrives too slowly" not in received:
+                        part = await reader.read(65536)
+                        assert part
+                        received += part
+                for _, writer in stalled:
+                    writer.close()
+                return await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=30)
+
+    assert server.run(stall_and_call()).live
 
 
 def test_methods_that_are_not_offered_are_unimplemented(server):

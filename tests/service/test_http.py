@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, make
+from copy_artifact import COPY_SCORE, COPY_STEPS, copy_graph, make
 from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from keras_bahdanau_runtime.service import models, schemas
+from keras_bahdanau_runtime.service import engine, models, protocol, schemas
+from keras_bahdanau_runtime.service import http as http_module
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
@@ -131,9 +132,9 @@ def test_no_auth_accepts_any_host_name(tmp_path):
 def test_a_response_with_too_many_alignment_weights_is_refused(web, monkeypatch):
     request = {"text": ["a man", "a dog"], "alignments": True, "model": "whole"}
     weights = 2 * 3 * 3  # two matrices of three tokens, the end of the sentence included
-    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights)
+    monkeypatch.setattr(models, "MAX_NUMBERS", weights)
     assert translate(web, **request).status_code == 200
-    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights - 1)
+    monkeypatch.setattr(models, "MAX_NUMBERS", weights - 1)
     assert str(weights) in problem(translate(web, **request), 413, "alignments")
     assert translate(web, **{**request, "alignments": False}).status_code == 200
 
@@ -149,6 +150,120 @@ def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypa
     assert translate(web, "a", model="x" * 70_000).status_code == 404
     assert translate(web, "a").status_code == 200
     assert threads[0] is not running._thread and threads[1] is running._thread
+
+
+def test_a_run_that_fails_or_needs_too_much_memory_is_named(tmp_path):
+    graph = copy_graph().replace("score = Neg (float_count)", "score = Gather (table, count)")
+    graph = graph.replace("<int32 pad", "<float[4] table = {0.0, -1.0, -2.0, -3.0}, int32 pad")
+    sources = {
+        "short": make(tmp_path / "short", graph),
+        "copy": make(tmp_path / "copy", max_source_length=None),
+    }
+    with site(sources, megabytes=1) as service:
+        for model, length, status in ("short", 3, 200), ("short", 4, 422), ("copy", 600, 413):
+            source = {**SOURCE, "shape": [1, length], "data": length * [5]}
+            request = {"inputs": [source], "outputs": [{"name": "lengths"}]}
+            text = " ".join((length - 1) * "b")
+            for response in (
+                infer(service.web, f"{model}-graph", request),
+                translate(service.web, text, model=model),
+            ):
+                assert response.status_code == status, response.text
+                if status != 200:
+                    assert "The model failed" in problem(response, status)
+
+
+def test_the_cost_of_a_request_is_limited_on_every_endpoint(tmp_path):
+    search = {"class": "BeamSearch", "size": 2, "max_length": 10, "max_length_ratio": 2.0}
+    artifact = make(tmp_path / "copy", steps=COPY_STEPS, score=COPY_SCORE, search=search)
+
+    def inputs(name, datatype, shape, data):
+        return {"inputs": [{"name": name, "datatype": datatype, "shape": shape, "data": data}]}
+
+    # Four tokens with at most 8 steps and a beam of 2 cost 64, and five cost 100. Streams have a
+    # beam of 1. A score has as many steps as the target has tokens, 8 or 9 here.
+    requests = {
+        "/translate": ({"text": "b b b"}, {"text": "b b b b"}),
+        "/v2/models/copy/infer": (
+            inputs("text", "BYTES", [1], ["b b b"]),
+            inputs("text", "BYTES", [2], ["b b b", "b"]),
+        ),
+        "/v2/models/copy-graph/infer": (
+            inputs("source", "INT32", [1, 4], 4 * [5]),
+            inputs("source", "INT32", [2, 4], 8 * [5]),
+        ),
+        "/translate/stream": ({"text": "b b b b b"}, {"text": "b b b b b b"}),
+        "/alternatives": ({"text": "b b b", "count": 2}, {"text": "b b b", "count": 3}),
+        "/score": (
+            {"text": "b b b b b b b", "target": "b b b b b b b"},
+            {"text": "b b b b b b b b", "target": "b b b b b b b"},
+        ),
+    }
+    requests["/v2/models/copy-graph/infer"][0]["outputs"] = [{"name": "tokens"}]
+    requests["/align"] = requests["/score"]
+    with site({"copy": artifact}, limits=Limits(cost=64)) as service:
+        for path, (fits, costs_more) in requests.items():
+            assert service.web.post(path, json=fits).status_code == 200, path
+            response = service.web.post(path, json=costs_more)
+            assert "at most 64," in problem(response, 413), path
+            assert response.json()["code"] == "too_costly"
+        text = service.web.get("/metrics").text
+    assert "keras_bahdanau_max_request_cost 64.0" in text
+    assert 'request_cost_count{model="copy"} 12.0' in text
+    assert 'errors_total{kind="too_costly",model="copy"} 6.0' in text
+
+
+def test_a_long_request_to_a_graph_runs_in_parts(tmp_path, monkeypatch):
+    search = {"class": "BeamSearch", "size": 2, "max_length": 10}
+    rows = np.arange(4, 39, dtype=np.int32).reshape(7, 5)
+    source = {**SOURCE, "shape": [7, 5], "data": rows.tolist()}
+    # A row costs 5 x 10 x 2.
+    monkeypatch.setattr(models, "BATCH_COST", 250)
+    monkeypatch.setattr(engine, "BATCH_COST", 250)
+    with site({"copy": make(tmp_path / "copy", search=search)}) as service:
+        outputs = [{"name": name} for name in ("tokens", "lengths", "alignments")]
+        response = infer(service.web, "copy-graph", {"inputs": [source], "outputs": outputs})
+        tokens, lengths, alignments = response.json()["outputs"]
+        assert 'batch_size_count{model="copy-graph"} 4.0' in service.web.get("/metrics").text
+    assert tokens["shape"] == [7, 2, 5] and alignments["shape"] == [7, 2, 5, 5]
+    copied = np.reshape(tokens["data"], (7, 2, 5))
+    assert (copied[:, 0] == rows).all() and lengths["data"] == 7 * [5, 0]
+    assert np.reshape(alignments["data"], (14, 5, 5)).tolist() == 14 * [np.eye(5).tolist()]
+
+
+def test_a_response_of_a_graph_is_limited(web, monkeypatch):
+    source = {**SOURCE, "shape": [1, 30_000], "data": 30_000 * [5]}
+    # Four million attention weights are refused before they are computed.
+    response = infer(web, "copy-graph", {"inputs": [source]})
+    assert f"Received: {2 * 100 * 30_000} weights" in problem(response, 413, "outputs")
+    request = {"inputs": [{**SOURCE}], "outputs": [{"name": "tokens"}]}
+    for limit, status in (6, 200), (5, 413):
+        monkeypatch.setattr(protocol, "MAX_NUMBERS", limit)
+        assert infer(web, "copy-graph", request).status_code == status
+    binary = {**request, "parameters": {"binary_data_output": True}}
+    for limit, status in (24, 200), (23, 413):
+        monkeypatch.setattr(protocol, "_MAX_RAW_BYTES", limit)
+        assert infer(web, "copy-graph", binary).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/models/copy-graph/infer"])
+def test_a_large_response_is_written_outside_of_the_event_loop(running, web, monkeypatch, path):
+    threads, write = [], protocol._write
+
+    def recording_write(array):
+        threads.append(threading.current_thread())
+        return write(array)
+
+    monkeypatch.setattr(protocol, "_write", recording_write)
+    monkeypatch.setattr(protocol, "_NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(http_module, "_FEW_NUMBERS", 30)
+    for length in 3, 9:
+        source = {**SOURCE, "shape": [1, length], "data": length * [5]}
+        text = {"text": (length - 1) * "b ", "alignments": True}
+        outputs = {"inputs": [source], "outputs": [{"name": "alignments"}]}
+        assert web.post(path, json=text if path == "/translate" else outputs).status_code == 200
+        assert running._thread is threads[0] if length == 3 else running._thread not in threads
+        threads.clear()
 
 
 def test_unexpected_exceptions_are_counted(running):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import http.client
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import weakref
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import (
@@ -30,6 +32,7 @@ from copy_artifact import (
 )
 from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
+from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.service import repository, server
@@ -94,7 +97,7 @@ def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
             client.sendall(sent)
         received = slow.recv(1)
         stopping = service.submit(service.service.stop())
-        assert unfinished.recv(1) == b""  # an incomplete request is not accepted
+        assert unfinished.recv(65536).startswith(b"HTTP/1.1 503 ")  # it is not accepted
         for _ in range(1000):
             service.call(asyncio.sleep(0))
         assert not stopping.done()
@@ -103,6 +106,116 @@ def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
         assert stopping.result()
     head, _, content = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200") and len(json.loads(content)["translations"]) == 2
+
+
+WHOLE = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n" + (
+    b'{"text": "a man"}'
+)
+
+
+def read_response(connection):
+    """Return the status and the header `Connection` of a response; `None` at the end."""
+    response = http.client.HTTPResponse(connection)
+    try:
+        response.begin()
+    except http.client.RemoteDisconnected:
+        return None
+    response.read()
+    return response.status, response.getheader("connection")
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", 2)])
+def test_every_request_that_was_sent_before_the_end_is_answered(artifact, options):
+    """Clients send until they are refused, half of them over a new connection each time."""
+    failures, answers, stopped = [], [], threading.Event()
+
+    def send_requests(address, reuse):
+        connection = None
+        while True:
+            try:
+                connection = connection or socket.create_connection(address, timeout=60)
+            except ConnectionRefusedError:
+                return
+            try:
+                connection.sendall(WHOLE)
+                answer = read_response(connection)
+            except OSError as error:
+                answer, reason = None, error
+            else:
+                reason = "closed"
+            if answer is None:
+                failures.append(reason)
+            else:
+                answers.append(answer)
+            if answer is None or not reuse or answer[1] == "close":
+                connection.close()
+                connection = None
+            if len(answers) > 200:
+                stopped.set()
+
+    with serving(artifact, "--port", free_port(), *options) as (process, url):
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        clients = [
+            threading.Thread(target=send_requests, args=(address, number % 2 == 0))
+            for number in range(24)
+        ]
+        for client in clients:
+            client.start()
+        stopped.wait()
+        process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.join()
+        assert process.wait() == 0
+    assert {status for status, _ in answers} == {200, 503} and not failures
+
+
+def test_every_grpc_call_that_was_sent_before_the_end_is_answered(artifact):
+    errors, answers = [], threading.Semaphore(0)
+
+    def send_calls(address):
+        with tritonclient.grpc.InferenceServerClient(address) as client:
+            text = tritonclient.grpc.InferInput("text", [1], "BYTES")
+            text.set_data_from_numpy(np.array([b"a man"], object))
+            while not any("failed to connect" in error for error in errors):
+                try:
+                    client.infer("copy", [text])
+                except InferenceServerException as error:
+                    errors.append(f"{error.status()} {error.message()}")
+                answers.release()
+
+    with site({"copy": artifact}, grpc_port=0) as service:
+        arguments = (service.service.grpc_address,)
+        clients = [threading.Thread(target=send_calls, args=arguments) for _ in range(16)]
+        for client in clients:
+            client.start()
+        for _ in range(50):
+            answers.acquire()
+        assert service.call(service.service.stop())
+        for client in clients:
+            client.join()
+    assert errors and {error.split()[0] for error in errors} == {"StatusCode.UNAVAILABLE"}
+
+
+def test_pipelined_requests_are_answered_during_a_stop(artifact):
+    with site({"copy": artifact}) as service:
+        address = service.web.base_url.host, service.web.base_url.port
+        with one_busy_thread(service), contextlib.ExitStack() as stack:
+            unused, used, pipelined = (
+                stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(3)
+            )
+            used.sendall(WHOLE)
+            assert read_response(used) == (200, None)
+            stopping = service.submit(service.service.stop())
+            while not service.service.engine.is_draining:
+                pass
+            pipelined.sendall(3 * WHOLE)
+            received = b"".join(iter(lambda: pipelined.recv(65536), b""))
+            assert received.count(b"HTTP/1.1 503 ") == 3
+            assert received.lower().count(b"connection: close") == 1
+            for connection in (unused, used):
+                connection.sendall(WHOLE)
+                assert read_response(connection) == (503, "close")
+        assert stopping.result()
 
 
 def test_a_stop_ends_after_the_grace_period(slow):

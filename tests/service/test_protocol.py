@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
+from keras_bahdanau_runtime.service import protocol
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
     DATATYPES,
@@ -18,6 +19,8 @@ from keras_bahdanau_runtime.service.protocol import (
     RequestedOutput,
     Tensor,
     TensorSpec,
+    as_json,
+    json_array,
     parse_raw,
     parse_rest,
     render_rest,
@@ -26,6 +29,16 @@ from keras_bahdanau_runtime.service.protocol import (
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 SCALARS = NAMES | st.booleans() | st.integers(-(2**63), 2**63)
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(max_side=4), elements=st.floats(0, 1, width=32)))
+def test_an_array_in_parts_is_the_same_json(array):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "_NUMBERS_AT_ONCE", 3)
+        received = as_json({"x": json_array(array), "y": 1})
+    decoded = json.loads(received)
+    assert decoded["y"] == 1 and np.shape(decoded["x"]) == array.shape
+    assert (np.array(decoded["x"], np.float32) == array).all()
 
 
 @st.composite

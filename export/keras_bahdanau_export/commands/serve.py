@@ -116,6 +116,14 @@ def serve(
             rich_help_panel="Limits",
         ),
     ] = None,
+    max_cost: Annotated[
+        int,
+        typer.Option(
+            help="Largest cost of a request: the sum of source tokens x steps x beam of its texts.",
+            min=1,
+            rich_help_panel="Limits",
+        ),
+    ] = 50_000_000,
     timeout: Annotated[
         float, typer.Option(help="Time limit of a request, in seconds.", rich_help_panel="Limits")
     ] = 60.0,
@@ -156,6 +164,7 @@ def serve(
             queue=max_queue,
             timeout=timeout,
             beam_size=max_beam_size,
+            cost=max_cost,
         ),
         processes=processes,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -20,6 +20,9 @@ HEAD_SECONDS = 10.0
 BODY_SECONDS = 30.0
 HEAD_BYTES = 64 * 2**10
 _DISCARD_SECONDS = 2.0  # to read and discard the rest of a malformed request
+# Until a connection without a response to send is closed when the service stops. A request that
+# arrives in this time is answered.
+LAST_SECONDS = 0.5
 _UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 
 
@@ -35,18 +38,31 @@ class Connection(HttpToolsProtocol):
         arguments: Passed to uvicorn's protocol.
         max_connections: int, connections at once. A further connection gets a 503 response and is
             closed. `None` for any number.
+        is_draining: Function that returns whether the service is about to stop, so that each
+            response is the last of its connection.
+        is_stopping: Function that returns whether the service closes its connections.
         options: Passed to uvicorn's protocol.
     """
 
-    def __init__(self, *arguments: Any, max_connections: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        max_connections: int | None = None,
+        is_draining: Callable[[], bool],
+        is_stopping: Callable[[], bool],
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self._max_connections = max_connections
+        self._is_draining, self._is_stopping = is_draining, is_stopping
         self._timer: asyncio.TimerHandle | None = None  # runs while a request is arriving
         self._in_head = True  # the head of the next request is not complete
         self._head_bytes = 0  # received so far
         self._head_buffer: bytes | None = b""  # of an incomplete head; `None` once it is parsed
         self._is_closing = False  # the last response is written
-        self._is_malformed = False  # no further bytes are parsed
+        self._is_deaf = False  # no further bytes are parsed
+        self._error: ServiceError | None = None  # of the head that the parser has read
+        self._last_cycle: Any = None  # that ends the connection only because the service stops
 
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
@@ -62,13 +78,12 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
-        if self._is_malformed:
+        if self._is_deaf:
             return
         if self._in_head:
             # `data` is not counted yet: it may contain the end of the head and a body.
             if self._head_bytes > HEAD_BYTES:
-                message = f"The head of a request must have at most {HEAD_BYTES} bytes."
-                self._refuse(ServiceError("head_too_large", message))
+                self._refuse(_head_too_large())
                 return
             self._head_bytes += len(data)
             if self._head_buffer is not None:
@@ -82,7 +97,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn if a request is malformed."""
-        self._refuse(ServiceError("invalid", msg))
+        self._refuse(self._error or ServiceError("invalid", msg))
 
     def on_message_begin(self) -> None:
         """Called by the parser at the first byte of a request."""
@@ -94,10 +109,18 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Called by the parser at the end of a head."""
+        self._error = self._head_error()
+        if self._error is not None:
+            raise ValueError  # the parser raises an error for which uvicorn sends the response
         self._in_head = False
         self._start_timer(BODY_SECONDS)
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
+        earlier = self.cycle
         super().on_headers_complete()
+        if self._is_draining() and self.cycle.keep_alive:
+            if earlier is self._last_cycle and earlier is not None and not earlier.response_started:
+                earlier.keep_alive = True  # a pipelined request follows
+            self.cycle.keep_alive, self._last_cycle = False, self.cycle
         self.cycle.transport = _ResponseTransport(  # type: ignore[assignment]
             self.transport, self._close_after_response
         )
@@ -117,11 +140,14 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def shutdown(self) -> None:
-        """Called by uvicorn when it stops. A request that is still arriving is dropped."""
-        if self._timer is not None and not self._waits_for_earlier_response():
-            self._close()
-        else:
+        """Called by uvicorn when it stops. A request that has arrived is answered.
+
+        It may not be read yet, so the connection is not closed at once.
+        """
+        if self._awaits_response() and (self._timer is None or self._waits_for_earlier_response()):
             super().shutdown()
+        else:
+            self._start_timer(LAST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -140,13 +166,36 @@ class Connection(HttpToolsProtocol):
         if self._timer is None:
             self._start_timer(HEAD_SECONDS)
         head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
+        if len(head) > HEAD_BYTES:
+            self._refuse(_head_too_large())
+            return b""
         if not end:
             self._head_buffer = data
             return b""
         return _UPGRADE.sub(rb"\1x-upgrade", head) + end + body
 
+    def _head_error(self) -> ServiceError | None:
+        """Return the error of a head that the parser accepts."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > HEAD_BYTES:  # of a pipelined request, which is not buffered
+            return _head_too_large()
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        # The parser reads other codings as chunks, and knows none in HTTP/1.0 (RFC 9112, 6.1). A
+        # proxy could end such a request at another place.
+        is_chunked = [coding.strip().lower() for coding in codings] == [b"chunked"]
+        if codings and (not is_chunked or self.parser.get_http_version() == "1.0"):
+            return ServiceError(
+                "invalid",
+                "Header `Transfer-Encoding` must be chunked, in HTTP/1.1. Send `Content-Length`. "
+                f"Received: {b', '.join(codings)!r:.80}",
+                "Transfer-Encoding",
+            )
+        return None
+
     def _start_timer(self, seconds: float) -> None:
         self._stop_timer()
+        if self._is_stopping():
+            seconds = min(seconds, LAST_SECONDS)
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out, seconds)
 
     def _stop_timer(self) -> None:
@@ -168,12 +217,15 @@ class Connection(HttpToolsProtocol):
         has_begun = self._head_bytes > 0 if self._in_head else self._awaits_response()
         if has_begun and not self._is_closing:
             message = f"The complete request must arrive within {seconds:g} seconds."
-            self.transport.write(_response(ServiceError("too_slow", message)))
+            error = ServiceError("too_slow", message)
+            if self._is_stopping():
+                error = ServiceError("unavailable", STOPPING, retry_after=1)
+            self.transport.write(_response(error))
         self._close()
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer a malformed request and accept no other."""
-        self._is_malformed = True
+        self._is_deaf = True
         if self._is_closing:
             self._close()
             return
@@ -185,10 +237,15 @@ class Connection(HttpToolsProtocol):
             self._discard_rest()
 
     def _close_after_response(self) -> None:
-        if self._timer is None:
+        if self._timer is None and not self._is_draining():
             self._close()
-        else:
-            self._discard_rest()
+            return
+        if self._timer is None:
+            # The client does not know yet that this response is the last. If a further request is
+            # here, closing resets the connection, and the client may lose the response.
+            self._is_deaf = True
+            self._start_timer(LAST_SECONDS)
+        self._discard_rest()
 
     def _discard_rest(self) -> None:
         """End the response, and discard the rest of the request until it ends or times out."""
@@ -209,6 +266,11 @@ class _ResponseTransport:
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, close
+
+
+def _head_too_large() -> ServiceError:
+    message = f"The head of a request must have at most {HEAD_BYTES} bytes."
+    return ServiceError("head_too_large", message)
 
 
 def _response(error: ServiceError) -> bytes:

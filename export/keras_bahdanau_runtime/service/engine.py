@@ -5,30 +5,48 @@ async with engine.deadline(timeout):                   # in an event loop
     results = await engine.run(job, payloads, lengths)
 
 onnxruntime releases Python's global lock while it computes. There are as many threads as cores, so
-that as many batches run at once.
+that as many batches run at once, and one more if they are all of long requests.
 """
 
 import asyncio
 import contextlib
 import logging
 import math
+import os
+import sys
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.bodies import BodyMemory
+from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
+_Result = TypeVar("_Result")
+
 # The longest payload of a batch is less than this many times as long as the shortest.
 _MAX_LENGTH_RATIO = 4
+# Largest cost of a short request, and of one batch of a long one: that of twelve sentences of 20
+# tokens with 100 steps and a beam of 5, which take tens of milliseconds.
+BATCH_COST = 120_000
+# After the latest short request, long ones leave one thread to the next for this many seconds.
+_SHORT_SECONDS = 1.0
+# Batches of short requests that may start in a row while a long request waits.
+_SHORT_BATCHES = 4
+# Added to the nice value of the threads of long requests: on a shared core, a short one then gets
+# about thirty times their time.
+_LONG_NICE, _LOWEST_NICE = 15, 19
+# Share of a queue that is not empty for requests of many texts. The rest is for short requests.
+_SHARE_OF_LONG = 0.75
 
 
 class Job(Protocol):
@@ -67,8 +85,12 @@ class Limits:
         queue: int, texts that wait or run.
         queued_tokens: int, tokens of the texts that wait or run.
         body: int, bytes of a request before and after decompression.
+        bodies: int, bytes of all bodies that are arriving or being parsed, without the first 64 KiB
+            of each.
         timeout: float, seconds for a request. A request may set a shorter time.
         beam_size: int, largest beam that a request may set; `None` for that of the artifact.
+        cost: int, of one request: the sum over its texts of source tokens x steps x beam. Steps are
+            the most that the search can take.
 
     Raises:
         ValueError: A value is not positive.
@@ -80,8 +102,10 @@ class Limits:
     queue: int = 4096
     queued_tokens: int = 500_000
     body: int = 16 * 2**20
+    bodies: int = 256 * 2**20
     timeout: float = 60.0
     beam_size: int | None = None
+    cost: int = 50_000_000
 
     def __post_init__(self) -> None:
         counts = {name: value for name, value in vars(self).items() if name != "timeout"}
@@ -103,6 +127,19 @@ class Limits:
                 "text",
             )
 
+    def check_cost(self, cost: int) -> None:
+        """Refuse a request that takes too long to compute.
+
+        Raises:
+            ServiceError: "too_costly".
+        """
+        if cost > self.cost:
+            raise ServiceError(
+                "too_costly",
+                f"A request must cost at most {self.cost}, the sum over its texts of source tokens "
+                f"x steps x beam. Send fewer or shorter texts. Received: {cost}",
+            )
+
 
 @dataclass(eq=False)
 class _Work:
@@ -111,19 +148,38 @@ class _Work:
     job: Job
     payload: Any
     length: int
+    cost: int
     queued_at: float
     future: "asyncio.Future[Any]"
     group: Hashable
     started_at: float = 0.0
 
 
+@dataclass(eq=False)
+class _LongRequest:
+    """A request that runs in several batches, or in a long one.
+
+    `credit` is the cost that it may run in its turn. It grows until it pays for the next payload
+    (deficit round robin).
+    """
+
+    works: "deque[_Work]"
+    credit: int = 0
+
+
 @dataclass
 class Engine:
     """Queue that batches payloads of similar length and runs the batches in threads.
 
-    A batch starts when a thread is free and one of these is true: no other batch runs, the batch is
-    full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes first,
-    with those payloads of its job and group whose lengths are nearest.
+    Short requests share batches. A batch starts when a thread is free and one of these is true: no
+    other such batch runs, the batch is full, or its oldest payload has waited `max_wait`. The
+    oldest payload of the queue goes first, with those payloads of its job and group whose lengths
+    are nearest.
+
+    A long request costs more than one batch may. It runs in batches of its own that take turns with
+    those of other long requests, in threads of a lower priority. A short request never waits
+    for them: one batch may always start, and long ones use one thread less while short ones arrive.
+    If short requests keep all threads busy, every fifth batch is one of a long request.
 
     Args:
         limits: `Limits`.
@@ -153,9 +209,18 @@ class Engine:
             parallel_batches=self.parallel_batches,
         )
         check_range("max_wait", self.max_wait, float, 0)
+        self.metrics.max_cost.set(self.limits.cost)
+        self.bodies = BodyMemory(self.metrics.bodies, self.limits.bodies)
         self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
-        self._queue: deque[_Work] = deque()
-        self._running_batches = 0
+        self._long_pool = ThreadPoolExecutor(
+            self.parallel_batches, "keras_bahdanau long requests", _lower_priority
+        )
+        self._preparing = ThreadPoolExecutor(1, "keras_bahdanau preparing", _lower_priority)
+        self._queue: deque[_Work] = deque()  # of short requests, the oldest first
+        self._long: deque[_LongRequest] = deque()  # the one whose turn is next first
+        self._running_short = self._running_long = 0  # batches
+        self._short_in_a_row = 0  # batches that started while a long request waited
+        self._latest_short = -math.inf  # time of arrival
         self._reserved, self._reserved_tokens = 0, 0  # payloads that wait or run
         self._finished, self._thread_seconds = 0, 0.0  # payloads, and the time of their batches
         self._timer: asyncio.TimerHandle | None = None
@@ -190,6 +255,7 @@ class Engine:
         lengths: Sequence[int],
         reserved: int = 0,
         group: Hashable = None,
+        costs: Sequence[int] | None = None,
     ) -> list[Any]:
         """Return the results for payloads, in their order.
 
@@ -202,19 +268,30 @@ class Engine:
             lengths: Number of tokens of each payload.
             reserved: int, payloads that the caller has reserved with `reserve`.
             group: Only payloads with equal groups share a batch, such as those with equal options.
+            costs: Cost of each payload, see `Limits`; `None` for its length.
 
         Raises:
-            ServiceError: As `reserve`.
+            ServiceError: "too_costly", or as `reserve`.
             Exception: Raised by the job.
         """
-        with self.reserve(len(payloads) - reserved, sum(lengths), is_accepted=reserved > 0):
+        costs = lengths if costs is None else costs
+        cost = sum(costs)
+        job.metrics.cost.observe(cost)
+        self.limits.check_cost(cost)
+        is_short = cost <= BATCH_COST
+        count = len(payloads) - reserved
+        with self.reserve(count, sum(lengths), is_accepted=reserved > 0, is_short=is_short):
             loop = asyncio.get_running_loop()
             now = time.monotonic()
             works = [
-                _Work(job, payload, length, now, loop.create_future(), group)
-                for payload, length in zip(payloads, lengths, strict=True)
+                _Work(job, payload, length, cost, now, loop.create_future(), group)
+                for payload, length, cost in zip(payloads, lengths, costs, strict=True)
             ]
-            self._queue.extend(works)
+            if is_short:
+                self._queue.extend(works)
+                self._latest_short = now
+            else:
+                self._long.append(_LongRequest(deque(works)))
             self._dispatch()
             try:
                 results = [await work.future for work in works]
@@ -229,10 +306,20 @@ class Engine:
                     elif not work.future.cancelled():
                         work.future.exception()  # asyncio would log one that is not retrieved
                 if any(work.future.cancelled() for work in works):
-                    self._queue = deque(w for w in self._queue if not w.future.done())
+                    self._drop_finished()
+
+    async def prepare(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return the result of a function that prepares a part of a long request.
+
+        One thread of a lower priority calls the functions of all requests in turn.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._preparing, function, *arguments)
 
     @contextlib.contextmanager
-    def reserve(self, count: int, tokens: int, is_accepted: bool = False) -> Iterator[None]:
+    def reserve(
+        self, count: int, tokens: int, is_accepted: bool = False, is_short: bool = True
+    ) -> Iterator[None]:
         """Reserve room in the queue while the block runs.
 
         Args:
@@ -241,12 +328,13 @@ class Engine:
             tokens: int, tokens of all payloads.
             is_accepted: bool. Whether the request already has a reservation. Such requests are
                 completed while the service drains.
+            is_short: bool. Whether the request may use the room that long ones leave.
 
         Raises:
             ServiceError: "too_large" for more than the queue can ever have, "overloaded" if it is
                 full, "unavailable" while the service drains.
         """
-        self._check_room(count, tokens, is_accepted)
+        self._check_room(count, tokens, is_accepted, is_short and count <= self.batch_size)
         self._reserved += count
         self._reserved_tokens += tokens
         self.metrics.queue.set(self._reserved)
@@ -260,9 +348,9 @@ class Engine:
             if not self._reserved:
                 self._is_idle.set()
 
-    def _check_room(self, count: int, tokens: int, is_accepted: bool) -> None:
+    def _check_room(self, count: int, tokens: int, is_accepted: bool, is_short: bool) -> None:
         if self.is_draining and not is_accepted:
-            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+            raise ServiceError("unavailable", STOPPING, retry_after=1)
         max_texts, max_tokens = self.limits.queue, self.limits.queued_tokens
         if count > max_texts or tokens > max_tokens:
             raise ServiceError(
@@ -270,7 +358,11 @@ class Engine:
                 f"A request must be at most {max_texts} texts of {max_tokens} tokens in all. "
                 f"Received: {count} of {tokens}",
             )
-        if self._reserved + count > max_texts or self._reserved_tokens + tokens > max_tokens:
+        if not is_short:  # one of them may fill an empty queue
+            max_texts = max(count, int(_SHARE_OF_LONG * max_texts))
+            max_tokens = max(tokens, int(_SHARE_OF_LONG * max_tokens))
+        has_room = count <= 0 or self._reserved + count <= max_texts
+        if not has_room or self._reserved_tokens + tokens > max_tokens:
             raise ServiceError(
                 "overloaded",
                 f"The queue is full: {self._reserved} texts of {self._reserved_tokens} tokens. "
@@ -296,29 +388,73 @@ class Engine:
     @property
     def is_busy(self) -> bool:
         """Whether a batch runs, including one whose results will be discarded."""
-        return self._running_batches > 0
+        return self._running_short + self._running_long > 0
 
     def close(self) -> None:
         """Release the threads and drop waiting work."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._long_pool, self._preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _drop_finished(self) -> None:
+        """Remove the waiting work of requests that were cancelled."""
+        self._queue = deque(work for work in self._queue if not work.future.done())
+        for request in self._long:
+            request.works = deque(work for work in request.works if not work.future.done())
+        self._long = deque(request for request in self._long if request.works)
 
     def _dispatch(self) -> None:
         """Start batches while a thread is free."""
-        while self._running_batches < (self.parallel_batches or 1):
-            while self._queue and self._queue[0].future.done():
-                self._queue.popleft()
-            if not self._queue or self._cannot_fill_batch():
-                return
-            batch, is_full = self._next_batch()
-            wait = batch[0].queued_at + self.max_wait - time.monotonic()
-            may_wait = batch[0].job.batches_requests and self._running_batches and not is_full
-            if may_wait and wait > 0:
-                if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(wait, self._end_wait)
-                return
-            chosen = set(map(id, batch))
-            self._queue = deque(work for work in self._queue if id(work) not in chosen)
-            self._start(batch)
+        while (batch := self._next_batch()) is not None:
+            self._start(*batch)
+
+    def _next_batch(self) -> tuple[list[_Work], bool] | None:
+        """Remove the next batch from the queue, and return it and whether its request is long."""
+        if self._short_in_a_row >= _SHORT_BATCHES and (batch := self._next_long()):
+            return batch, True
+        if batch := self._next_short():
+            self._short_in_a_row += bool(self._long)
+            return batch, False
+        if not self._queue and (batch := self._next_long()):
+            return batch, True
+        return None
+
+    def _next_short(self) -> list[_Work] | None:
+        """Remove and return a batch of short requests if it may start now."""
+        threads = max(1, (self.parallel_batches or 1) - self._running_long)
+        while self._queue and self._queue[0].future.done():
+            self._queue.popleft()
+        if self._running_short >= threads or not self._queue or self._cannot_fill_batch():
+            return None
+        batch, is_full = self._similar(self._queue)
+        wait = batch[0].queued_at + self.max_wait - time.monotonic()
+        may_wait = batch[0].job.batches_requests and self._running_short and not is_full
+        if may_wait and wait > 0:
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(wait, self._end_wait)
+            return None
+        self._queue = _without(self._queue, batch)
+        return batch
+
+    def _next_long(self) -> list[_Work] | None:
+        """Remove and return a batch of the long request whose turn it is, if a thread is free."""
+        threads = max_long = self.parallel_batches or 1
+        if time.monotonic() - self._latest_short < _SHORT_SECONDS:
+            max_long = max(1, threads - 1)
+        is_full = self._running_short + self._running_long >= threads
+        if not self._long or is_full or self._running_long >= max_long:
+            return None
+        while True:  # a text that costs more than a batch waits for several turns
+            request = self._long.popleft()
+            request.credit += BATCH_COST
+            if request.credit >= request.works[0].cost:
+                break
+            self._long.append(request)
+        batch, _ = self._similar(request.works, request.credit)
+        request.works, request.credit = _without(request.works, batch), 0
+        if request.works:
+            self._long.append(request)
+        self._short_in_a_row = 0
+        return batch
 
     def _cannot_fill_batch(self) -> bool:
         """Whether the queue is too short for a full batch and its oldest payload may still wait.
@@ -326,9 +462,7 @@ class Engine:
         This is cheaper than building the batch for each payload that arrives.
         """
         may_wait = (
-            self._timer is not None
-            and self._running_batches
-            and self._queue[0].job.batches_requests
+            self._timer is not None and self._running_short and self._queue[0].job.batches_requests
         )
         if not may_wait or len(self._queue) >= self.batch_size:
             return False
@@ -338,38 +472,44 @@ class Engine:
         self._timer = None
         self._dispatch()
 
-    def _next_batch(self) -> tuple[list[_Work], bool]:
-        """Return the batch of the oldest payload, and whether it is full."""
-        oldest = self._queue[0]
+    def _similar(
+        self, works: Iterable[_Work], max_cost: float = math.inf
+    ) -> tuple[list[_Work], bool]:
+        """Return the batch of the oldest of these payloads, and whether it is full."""
+        oldest = next(iter(works))
         if not oldest.job.batches_requests:
             return [oldest], True
         center = math.log(max(1, oldest.length))
         job, group = oldest.job, oldest.group
         candidates = [
             work
-            for work in self._queue
+            for work in works
             if work.job is job
             and (work.group is group or work.group == group)  # most are the same object
             and not work.future.done()
         ]
         # The sort is stable: among equally near lengths the older payload goes first.
         candidates.sort(key=lambda work: abs(math.log(max(1, work.length)) - center))
-        batch, shortest, longest = [oldest], oldest.length, oldest.length
+        batch, shortest, longest, cost = [oldest], oldest.length, oldest.length, oldest.cost
         for work in candidates:
             if work is oldest:
                 continue
             shorter, longer = min(shortest, work.length), max(longest, work.length)
             if longer >= _MAX_LENGTH_RATIO * max(1, shorter):
                 break
-            if len(batch) == self.batch_size or longer * (len(batch) + 1) > self.batch_tokens:
+            is_full = len(batch) == self.batch_size or cost + work.cost > max_cost
+            if is_full or longer * (len(batch) + 1) > self.batch_tokens:
                 return batch, True
             batch.append(work)
-            shortest, longest = shorter, longer
+            shortest, longest, cost = shorter, longer, cost + work.cost
         return batch, len(batch) == self.batch_size
 
-    def _start(self, batch: list[_Work]) -> None:
+    def _start(self, batch: list[_Work], is_long: bool) -> None:
         metrics, now = batch[0].job.metrics, time.monotonic()
-        self._running_batches += 1
+        if is_long:
+            self._running_long += 1
+        else:
+            self._running_short += 1
         for work in batch:
             work.started_at = now
             metrics.wait.observe(now - work.queued_at)
@@ -380,12 +520,17 @@ class Engine:
         def compute() -> None:
             results = _compute(batch)
             with contextlib.suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(self._finish, batch, now, results)
+                loop.call_soon_threadsafe(self._finish, batch, is_long, now, results)
 
-        self._pool.submit(compute)
+        (self._long_pool if is_long else self._pool).submit(compute)
 
-    def _finish(self, batch: list[_Work], started_at: float, results: list[Any]) -> None:
-        self._running_batches -= 1
+    def _finish(
+        self, batch: list[_Work], is_long: bool, started_at: float, results: list[Any]
+    ) -> None:
+        if is_long:
+            self._running_long -= 1
+        else:
+            self._running_short -= 1
         self._finished += len(batch)
         self._thread_seconds += time.monotonic() - started_at
         for work, result in zip(batch, results, strict=True):
@@ -396,6 +541,20 @@ class Engine:
             else:
                 work.future.set_result(result)
         self._dispatch()
+
+
+def _lower_priority() -> None:
+    """Let the system prefer other threads of this machine to the current one."""
+    if sys.platform == "linux":  # elsewhere the priority is that of the process
+        thread = threading.get_native_id()
+        nice = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(_LOWEST_NICE, nice + _LONG_NICE))
+
+
+def _without(works: "deque[_Work]", batch: list[_Work]) -> "deque[_Work]":
+    """Return the works that are not in a batch."""
+    chosen = set(map(id, batch))
+    return deque(work for work in works if id(work) not in chosen)
 
 
 def _compute(batch: list[_Work]) -> list[Any]:

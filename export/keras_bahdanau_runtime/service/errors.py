@@ -21,6 +21,7 @@ KINDS = {
     "too_slow": Status(408, "DEADLINE_EXCEEDED"),
     "conflict": Status(409, "FAILED_PRECONDITION"),
     "too_large": Status(413, "OUT_OF_RANGE"),
+    "too_costly": Status(413, "OUT_OF_RANGE"),  # more computation than one request may take
     "unsupported": Status(415, "INVALID_ARGUMENT"),
     "unprocessable": Status(422, "INVALID_ARGUMENT"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED"),
@@ -30,6 +31,9 @@ KINDS = {
     "unavailable": Status(503, "UNAVAILABLE"),
     "timeout": Status(504, "DEADLINE_EXCEEDED"),
 }
+
+
+STOPPING = "The service is about to stop."
 
 
 class ServiceError(Exception):

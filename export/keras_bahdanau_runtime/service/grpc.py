@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -12,6 +13,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from keras_bahdanau_runtime.protobuf import ONEOF
 from keras_bahdanau_runtime.service import messages
+from keras_bahdanau_runtime.service.bodies import LARGE_BODY, BodyMemory
+from keras_bahdanau_runtime.service.connection import BODY_SECONDS, LAST_SECONDS
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.middleware import ApiKeys, RequestLog
@@ -23,6 +26,8 @@ from keras_bahdanau_runtime.service.protocol import (
     check_distinct,
     check_header,
     check_parameters,
+    check_size,
+    count_numbers,
     raw_bytes,
     server_metadata,
     tensor_from_bytes,
@@ -39,6 +44,9 @@ _REQUEST_ID = "x-request-id"
 _IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
 _MAX_STREAMS = 100  # simultaneous calls per connection; the client queues further calls
 _HEALTH_POLL_SECONDS = 0.2
+_QUIET_SECONDS = 0.05  # without a new call, after which a server stops
+_PATIENCE = 1.0  # seconds for a message to arrive while others wait
+_SMALL_MESSAGE = 64 * 2**10  # bytes, or numbers of a response, that are handled in the event loop
 # The field of InferTensorContents for each datatype. There is none for FP16.
 _CONTENTS_FIELDS = {
     "BOOL": "bool_contents",
@@ -58,6 +66,7 @@ async def start(
     metrics: Metrics,
     *,
     max_message_bytes: int = 16 * 2**20,
+    bodies: BodyMemory | None = None,
     max_calls: int | None = None,
     max_connections: int | None = None,
     credentials: Any = None,
@@ -71,6 +80,7 @@ async def start(
         address: str, as "127.0.0.1:8001"; port 0 for any free port.
         metrics: `Metrics` that count the calls.
         max_message_bytes: int, size of a request.
+        bodies: `BodyMemory`, whose limit is that of all messages that are arriving.
         max_calls: int, simultaneous calls of all connections, including health watches; further
             calls are refused. `None` for any number.
         max_connections: int, simultaneous connections; further ones are closed. `None` for any
@@ -81,7 +91,7 @@ async def start(
         share_port: bool. Whether other processes listen on the same port.
 
     Returns:
-        `grpc.aio.Server` with an additional attribute `port`.
+        `grpc.aio.Server` with the additional attributes `port` and, for `stop`, `calls`.
 
     Raises:
         OSError: The server cannot listen on the address.
@@ -94,11 +104,15 @@ async def start(
     ]
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
+    interceptors: list[Any] = [] if keys is None else [_KeyInterceptor(keys, metrics)]
+    bodies = bodies or BodyMemory(metrics.bodies)
+    calls = _ReadInterceptor(bodies, max_message_bytes, metrics)
     server = grpc.aio.server(
-        interceptors=[] if keys is None else [_KeyInterceptor(keys, metrics)],
+        interceptors=[*interceptors, calls],
         options=options,
         maximum_concurrent_rpcs=max_calls,
     )
+    server.calls = calls
     service = _Service(repository)
     handlers = {
         method: grpc.unary_unary_rpc_method_handler(
@@ -121,6 +135,23 @@ async def start(
         raise OSError(f"cannot listen on {address}") from error
     await server.start()
     return server
+
+
+async def stop(server: Any, seconds: float) -> None:
+    """Stop a server, and answer every call that has arrived.
+
+    gRPC cancels calls that it has received but not yet passed to Python. Therefore answers to
+    further calls wait until no call arrives and the server has closed its connections to new calls.
+
+    Args:
+        server: Returned by `start`.
+        seconds: float, time until calls that are not answered are cancelled.
+    """
+    await server.calls.hold()
+    stopping = asyncio.ensure_future(server.stop(seconds))
+    await asyncio.sleep(_QUIET_SECONDS)
+    server.calls.release()
+    await stopping
 
 
 class _Service:
@@ -163,7 +194,9 @@ class _Service:
 
     async def ModelInfer(self, request: Any) -> Any:
         model = self._repository.get(request.model_name, request.model_version)
-        return _response(await model.infer(_request(request)))
+        response = await model.infer(await _in_thread(request.ByteSize(), _request, request))
+        check_size(response.outputs, [True] * len(response.outputs))
+        return await _in_thread(count_numbers(response), _response, response)
 
     async def ModelStatistics(self, request: Any) -> Any:
         counts = self._repository.statistics(request.name, request.version)
@@ -262,6 +295,92 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return await continuation(details)
 
 
+class _ReadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Interceptor that limits how many messages arrive at once, and their time.
+
+    gRPC buffers a message of the maximum size for each call whose client stalls. It does so only
+    once the message is read, so the calls are handled as streams, which read it themselves. If
+    too many messages arrive, the oldest one is refused after `_PATIENCE` seconds.
+    """
+
+    def __init__(self, bodies: BodyMemory, max_bytes: int, metrics: Metrics) -> None:
+        self._bodies, self._max_reads = bodies, max(1, bodies.limit // max_bytes)
+        self._metrics = metrics
+        self._reads: dict[asyncio.Future[Any], float] = {}  # with the time of their start
+        self._arrived = 0  # calls
+        self._may_answer = asyncio.Event()
+        self._may_answer.set()
+
+    async def hold(self) -> None:
+        """Hold the answers to further calls, and wait until none arrives, or `LAST_SECONDS`."""
+        self._may_answer.clear()
+        end, arrived = time.monotonic() + LAST_SECONDS, -1
+        while arrived != self._arrived and time.monotonic() < end:
+            arrived = self._arrived
+            await asyncio.sleep(_QUIET_SECONDS)
+
+    def release(self) -> None:
+        """Answer the calls that were held."""
+        self._may_answer.set()
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
+    ) -> Any:
+        self._arrived += 1
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        parse = handler.request_deserializer or bytes
+
+        async def requests(context: Any) -> AsyncIterator[Any]:
+            while (data := await self._read(context)) is not grpc.aio.EOF:
+                yield parse(data)
+
+        async def answer(_: Any, context: Any) -> Any:
+            data = await self._read(context)
+            if data is grpc.aio.EOF:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "There is no message.")
+            await self._may_answer.wait()
+            return await (handler.unary_unary or handler.unary_stream)(parse(data), context)
+
+        async def stream(_: Any, context: Any) -> None:
+            async for response in handler.stream_stream(requests(context), context):
+                await context.write(response)
+
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        make = grpc.stream_unary_rpc_method_handler
+        if handler.response_streaming:
+            make = grpc.stream_stream_rpc_method_handler
+        return make(answer, None, handler.response_serializer)
+
+    async def _read(self, context: Any) -> Any:
+        """Return the next message of a call as bytes, or `grpc.aio.EOF`."""
+        while len(self._reads) >= self._max_reads:
+            oldest, began = next(iter(self._reads.items()))
+            await asyncio.wait({oldest}, timeout=max(0, began + _PATIENCE - time.monotonic()))
+            if not oldest.done():
+                self._reads.pop(oldest, None)
+                oldest.cancel()
+        read = asyncio.ensure_future(context.read())
+        self._reads[read] = time.monotonic()
+        try:
+            await asyncio.wait({read}, timeout=BODY_SECONDS)
+            if read.done() and not read.cancelled():
+                data = read.result()
+                if data is not grpc.aio.EOF and len(data) >= LARGE_BODY:
+                    self._bodies.release_soon()
+                return data
+        finally:
+            self._reads.pop(read, None)
+            if not read.done() or read.cancelled():
+                read.cancel()
+                self._bodies.release_soon()
+        error = ServiceError("too_slow", "The message arrives too slowly. Retry later.")
+        self._metrics.requests.labels("", "", error.grpc_status).inc()
+        await _abort(context, error, "")
+
+
 def _handler(
     method: str,
     answer: Callable[[Any], Awaitable[Any]],
@@ -276,7 +395,7 @@ def _handler(
         context.set_trailing_metadata(((_REQUEST_ID, log.id),))
         name, status = "", "CANCELLED"
         try:
-            request = request_class.FromString(data)
+            request = await _in_thread(len(data), request_class.FromString, data)
             name = getattr(request, "model_name", "") or getattr(request, "name", "")
             response = (await answer(request)).SerializeToString()
             status = "OK"
@@ -292,6 +411,13 @@ def _handler(
             log.write(method, status)
 
     return handle
+
+
+async def _in_thread(size: int, function: Callable[[Any], Any], argument: Any) -> Any:
+    """Return the result of a function, which a thread calls if its work is large."""
+    if size <= _SMALL_MESSAGE:
+        return function(argument)
+    return await asyncio.to_thread(function, argument)
 
 
 def _service_error(error: Exception, method: str) -> ServiceError:

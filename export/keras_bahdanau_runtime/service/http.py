@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,8 +18,8 @@ from starlette.routing import Route, Router
 from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
-from keras_bahdanau_runtime.service.engine import Limits
-from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
+from keras_bahdanau_runtime.service.engine import Engine, Limits
+from keras_bahdanau_runtime.service.errors import KINDS, STOPPING, ServiceError, refuse
 from keras_bahdanau_runtime.service.middleware import ApiKeys, Middleware
 from keras_bahdanau_runtime.service.models import Model, TextModel, get_parameter
 from keras_bahdanau_runtime.service.openapi import (
@@ -32,6 +33,8 @@ from keras_bahdanau_runtime.service.openapi import (
 )
 from keras_bahdanau_runtime.service.protocol import (
     as_json,
+    count_numbers,
+    json_array,
     parse_json,
     parse_raw,
     parse_rest,
@@ -65,6 +68,7 @@ _UNDOCUMENTED_STATUSES = {405, 499, 500}
 _EVENTS = "text/event-stream"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _SMALL_BODY = 64 * 2**10  # bytes that are parsed in the event loop
+_FEW_NUMBERS = 10_000  # that are rendered in the event loop
 _Result = TypeVar("_Result")
 
 
@@ -87,10 +91,17 @@ def create_server(
         key: File of the certificate's key.
     """
     app, metrics = create_app(repository), repository.engine.metrics
+
+    def is_stopping() -> bool:
+        return server.should_exit
+
     config = uvicorn.Config(
         Middleware(app, keys, only_local_hosts, metrics, repository.may_have),
         http=functools.partial(  # type: ignore[arg-type]
-            Connection, max_connections=max_connections
+            Connection,
+            max_connections=max_connections,
+            is_draining=lambda: repository.is_draining,
+            is_stopping=is_stopping,
         ),
         ws="none",
         lifespan="off",
@@ -102,9 +113,37 @@ def create_server(
         ssl_keyfile=key,
         timeout_keep_alive=30,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     return server
+
+
+class _Server(uvicorn.Server):
+    """Server that answers every connection that waits when it stops to listen."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listening sockets, answer the last requests, and close the connections."""
+        copies = [listener.dup() for listener in sockets or ()]
+        for server in self.servers:
+            server.close()
+        # The system resets connections that nobody has accepted when the last copy closes.
+        waiting = []
+        for listener in copies:
+            with listener, contextlib.suppress(BlockingIOError):
+                while True:
+                    waiting.append(listener.accept()[0])
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            with contextlib.suppress(OSError):  # the client has gone
+                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Return the protocol of one connection, as uvicorn's `startup` does."""
+        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return create(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 def create_app(repository: Repository) -> Router:
@@ -130,9 +169,8 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     """Return the endpoints of text models: translation, scores, alignment, and their list."""
 
     async def parse(request: Request, schema: type[RequestBody]) -> RequestBody:
-        limits = repository.engine.limits
-        body = await _read_body(request, limits)
-        return await _parse(body, parse_request, schema, limits)
+        async with _read_body(request, repository.engine) as body:
+            return await _parse(body, parse_request, schema, repository.engine.limits)
 
     async def translate(request: Request) -> Response:
         body = await parse(request, TranslateRequest)
@@ -146,10 +184,14 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             body.constraints,
         )
         results = await _cancel_on_disconnect(request, result)
-        translations = [[_translation(each) for each in hypotheses] for hypotheses in results]
-        if body.n_best > 1:
-            return _json({"translations": translations})
-        return _json({"translations": [best for [best, *_] in translations]})
+
+        def render() -> Response:
+            translations = [[_translation(each) for each in hypotheses] for hypotheses in results]
+            if body.n_best > 1:
+                return _json({"translations": translations})
+            return _json({"translations": [best for [best, *_] in translations]})
+
+        return await _render([each for hypotheses in results for each in hypotheses], render)
 
     async def score(request: Request) -> Response:
         body = await parse(request, ScoreRequest)
@@ -158,10 +200,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             body.texts, body.for_each_text("target") or [], body.alignments, body.timeout
         )
         results = await _cancel_on_disconnect(request, result)
-        names = [field.name for field in dataclasses.fields(TargetScore) if field.name != "error"]
-        return _json(
-            {"scores": [{name: getattr(each, name) for name in names} for each in results]}
-        )
+        return await _render(results, lambda: _json({"scores": [_score(each) for each in results]}))
 
     async def align(request: Request) -> Response:
         body = await parse(request, AlignRequest)
@@ -264,16 +303,20 @@ def _model_endpoints(repository: Repository, prefix: str) -> list[Endpoint]:
 
     async def infer(request: Request) -> Response:
         model = get_model(request)
-        body = await _read_body(request, repository.engine.limits)
-        length = request.headers.get("inference-header-content-length")
-        if length is not None and not (length.isascii() and length.isdigit() and len(length) < 12):
-            refuse("Inference-Header-Content-Length", "be a number of bytes", length)
-        if length is not None and int(length) == 0:
-            inference = parse_raw(body, model.inputs)
-        else:
-            inference = await _parse(body, parse_rest, None if length is None else int(length))
+        async with _read_body(request, repository.engine) as body:
+            length = request.headers.get("inference-header-content-length")
+            is_number = length is None or (length.isascii() and length.isdigit())
+            if not is_number or len(length or "") >= 12:
+                refuse("Inference-Header-Content-Length", "be a number of bytes", length)
+            if length is not None and int(length) == 0:
+                inference = await _parse(body, parse_raw, model.inputs)
+            else:
+                inference = await _parse(body, parse_rest, None if length is None else int(length))
         result = await _cancel_on_disconnect(request, model.infer(inference))
-        content, json_length = render_rest(result, inference)
+        if count_numbers(result) <= _FEW_NUMBERS:
+            content, json_length = render_rest(result, inference)
+        else:
+            content, json_length = await asyncio.to_thread(render_rest, result, inference)
         if json_length is None:
             return Response(content, media_type=JSON)
         headers = {"Inference-Header-Content-Length": str(json_length)}
@@ -293,7 +336,7 @@ def _model_endpoints(repository: Repository, prefix: str) -> list[Endpoint]:
 
     async def ready(request: Request) -> Response:
         if repository.is_draining:
-            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+            raise ServiceError("unavailable", STOPPING, retry_after=1)
         return _json({"name": get_model(request).name, "ready": True})
 
     async def statistics(request: Request) -> Response:
@@ -321,8 +364,8 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
 
     async def read_options(request: Request) -> dict[str, Any]:
         """Return the JSON object in the body, which may be empty."""
-        body = await _read_body(request, repository.engine.limits)
-        return parse_json(body) if body else {}
+        async with _read_body(request, repository.engine) as body:
+            return await _parse(body, parse_json) if body else {}
 
     async def metadata(request: Request) -> Response:
         return _json(server_metadata())
@@ -377,24 +420,33 @@ async def _page(request: Request) -> Response:
     return Response(_PAGE, media_type="text/html; charset=utf-8", headers=headers)
 
 
-async def _read_body(request: Request, limits: Limits) -> bytes:
-    """Return the uncompressed body of a request. `Connection` limits the time for its arrival."""
-    length = request.headers.get("content-length", "0")
+@contextlib.asynccontextmanager
+async def _read_body(request: Request, engine: Engine) -> AsyncIterator[bytes]:
+    """Yield the uncompressed body of a request, whose memory is counted until the block ends.
+
+    `Connection` limits the time for its arrival.
+    """
+    limits, length = engine.limits, request.headers.get("content-length", "0")
     if length.isdigit() and int(length[:20]) > limits.body:
         raise _too_large(limits)
-    chunks, size, more = [], 0, True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ServiceError("gone", "The client disconnected during the request.")
-        chunks.append(message["body"])
-        size += len(chunks[-1])
-        if size > limits.body:
-            raise _too_large(limits)
-        more = message["more_body"]
-    body = b"".join(chunks)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    return body if encoding in ("identity", "") else decompress(body, encoding, limits)
+    with engine.bodies.hold() as add:
+        received, more = bytearray(), True
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ServiceError("gone", "The client disconnected during the request.")
+            if len(received) + len(message["body"]) > limits.body:
+                raise _too_large(limits)
+            add(len(message["body"]))
+            received += message["body"]
+            more = message["more_body"]
+        body = bytes(received)
+        del received, message
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", ""):
+            body = decompress(body, encoding, limits)
+            add(len(body))
+        yield body
 
 
 def decompress(body: bytes, encoding: str, limits: Limits) -> bytes:
@@ -520,9 +572,29 @@ def _translation(translation: Translation) -> dict[str, Any]:
         "score": translation.score,
         "tokens": translation.tokens,
         "source_tokens": translation.source_tokens,
-        "alignment": translation.alignment,
+        "alignment": _alignment(translation),
         "error": translation.error,
     }
+
+
+def _score(score: TargetScore) -> dict[str, Any]:
+    """Return a `schemas.Score` as a dict."""
+    names = [field.name for field in dataclasses.fields(score) if field.name != "error"]
+    return {**{name: getattr(score, name) for name in names}, "alignment": _alignment(score)}
+
+
+def _alignment(result: Translation | TargetScore) -> Any:
+    return None if result.alignment is None else json_array(result.alignment)
+
+
+async def _render(
+    results: Sequence[Translation | TargetScore], render: Callable[[], Response]
+) -> Response:
+    """Return the response that a function renders; in a thread if it has many weights."""
+    alignments = [each.alignment for each in results if each.alignment is not None]
+    if sum(alignment.size for alignment in alignments) <= _FEW_NUMBERS:
+        return render()
+    return await asyncio.to_thread(render)
 
 
 def _json(value: Any) -> Response:

@@ -14,6 +14,7 @@ from prometheus_client import (
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+_COSTS = tuple(10**exponent for exponent in range(2, 10))
 _PREFIX = "keras_bahdanau_"
 
 
@@ -23,6 +24,7 @@ class ModelMetrics(NamedTuple):
     wait: Histogram
     batches: Histogram
     tokens: Counter
+    cost: Histogram
     latency: Histogram
 
 
@@ -36,9 +38,12 @@ class Metrics:
         errors: Counter of requests that a model failed to answer, by `model` and `kind`, a name of
             `KINDS`.
         queue: Gauge of the texts that wait or run.
+        bodies: Gauge of the bytes of bodies that are arriving or being parsed.
         wait: Histogram of the seconds that a text waited, by `model`.
         batches: Histogram of the texts in a batch, by `model`.
         tokens: Counter of source tokens, by `model`.
+        cost: Histogram of the costs of requests, including refused ones, by `model`; see `Limits`.
+        max_cost: Gauge of the limit of the cost of a request.
         latency: Histogram of the seconds from a request to its response, by `model`.
     """
 
@@ -59,6 +64,12 @@ class Metrics:
         self.queue: Gauge = metric(
             Gauge, "queue_length", "Texts that wait or run.", multiprocess_mode="livesum"
         )
+        self.bodies: Gauge = metric(
+            Gauge,
+            "body_bytes",
+            "Bytes of bodies that are arriving or being parsed, without 64 KiB of each.",
+            multiprocess_mode="livesum",
+        )
         self.wait: Histogram = metric(
             Histogram, "queue_seconds", "Time a text waited.", ("model",), buckets=_SECONDS
         )
@@ -66,6 +77,16 @@ class Metrics:
             Histogram, "batch_size", "Texts in a batch.", ("model",), buckets=_SIZES
         )
         self.tokens: Counter = metric(Counter, "tokens", "Source tokens.", ("model",))
+        self.cost: Histogram = metric(
+            Histogram,
+            "request_cost",
+            "Source tokens x steps x beam of the texts of a request.",
+            ("model",),
+            buckets=_COSTS,
+        )
+        self.max_cost: Gauge = metric(
+            Gauge, "max_request_cost", "Largest cost of a request.", multiprocess_mode="mostrecent"
+        )
         self.latency: Histogram = metric(
             Histogram,
             "request_seconds",
@@ -80,6 +101,7 @@ class Metrics:
             self.wait.labels(name),
             self.batches.labels(name),
             self.tokens.labels(name),
+            self.cost.labels(name),
             self.latency.labels(name),
         )
 

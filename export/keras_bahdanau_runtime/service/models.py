@@ -33,20 +33,23 @@ from keras_bahdanau_runtime.search_options import (
     encode_constraints,
     text_constraints,
 )
-from keras_bahdanau_runtime.service.engine import Engine, Job
+from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
+    MAX_NUMBERS,
     InferRequest,
     InferResponse,
     Tensor,
     TensorSpec,
     as_json,
+    json_array,
 )
 from keras_bahdanau_runtime.session import run_arrays
 from keras_bahdanau_runtime.signature import (
     OPTIONS,
     SCORE_FILE,
     STEP_FILE,
+    TRANSLATE,
     num_hypotheses,
     num_returned,
 )
@@ -78,7 +81,7 @@ _PARAMETERS = {
 }
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
-_MAX_WEIGHTS = 2**22  # attention weights of one response, about 80 MB of JSON
+_TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
 _BITS = (8, 16, 32, 64)
 _ONNX_DATATYPES = {
@@ -203,20 +206,21 @@ class Model:
         job: Job,
         payloads: Sequence[Any],
         lengths: Sequence[int],
+        costs: Sequence[int],
         reserved: int = 0,
         group: Hashable = None,
     ) -> list[Any]:
         """Return the results of `Engine.run`, with errors of the graph as `ServiceError`."""
         try:
-            return await self.engine.run(job, payloads, lengths, reserved, group)
-        except ArtifactError as error:  # of a graph that its first request opens
-            logger.error("A graph of %s could not be opened: %s", self.name, error)
-            message = f"A graph of the model {self.name!r} could not be opened. Reload the model."
-            raise ServiceError("conflict", message, "model") from error
+            return await self.engine.run(job, payloads, lengths, reserved, group, costs)
         except LimitError as error:
             raise ServiceError("too_large", f"The model failed: {error}") from error
         except RunError as error:
             raise ServiceError("unprocessable", f"The model failed: {error}") from error
+        except ArtifactError as error:  # of a graph that its first request opens
+            logger.error("A graph of %s could not be opened: %s", self.name, error)
+            message = f"A graph of the model {self.name!r} could not be opened. Reload the model."
+            raise ServiceError("conflict", message, "model") from error
 
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of Triton's statistics extension."""
@@ -281,7 +285,8 @@ class TextModel(Model):
         if engine.limits.beam_size is not None:
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
         signature, settings = manifest.search_signature, manifest.search
-        settings = {**settings, "beam_size": num_hypotheses(settings)}
+        self._beam_size = num_hypotheses(settings)
+        settings = {**settings, "beam_size": self._beam_size}
         names = {option.name for option in signature.options} if signature else set()
         # Completions belong to a prefix.
         self.options = {name: settings.get(name) for name in OPTIONS if name in names}
@@ -366,7 +371,13 @@ class TextModel(Model):
                 lengths = [len(ids) for ids in encoded if ids]
                 # Batches with constraints have slower steps.
                 group: Hashable = (options, "constrained") if constraints else options
-                results = await self._run(self._search, payloads, lengths, len(texts), group)
+                beam = options.beam_size or self._beam_size
+                costs = [
+                    length * options.output_limit(self.translator.manifest, length) * beam
+                    for length in lengths
+                ]
+                count = len(texts)
+                results = await self._run(self._search, payloads, lengths, costs, count, group)
         if alignments:
             _check_weights([each.alignment for hypotheses in results for each in hypotheses])
         remaining = iter(results)
@@ -470,7 +481,8 @@ class TextModel(Model):
                             )
                     payloads = [(*pair, alignments) for pair in zip(sources, encoded, strict=True)]
                     lengths = [max(len(source), len(target)) for source, target, _ in payloads]
-                    results = await self._run(self._score, payloads, lengths, len(texts))
+                    costs = [len(source) * len(target) for source, target, _ in payloads]
+                    results = await self._run(self._score, payloads, lengths, costs, len(texts))
             if alignments:
                 _check_weights([each.alignment for each in results])
             return results
@@ -495,11 +507,16 @@ class TextModel(Model):
         Raises:
             ServiceError: As `score`.
         """
-        return [
-            text_links(each.alignment, each.source_tokens, each.tokens, threshold, pieces)
-            for each in await self.score(texts, targets, True, timeout)
-            if each.alignment is not None  # always
-        ]
+        scores = await self.score(texts, targets, True, timeout)
+
+        def links() -> list[list[Link]]:
+            return [
+                text_links(each.alignment, each.source_tokens, each.tokens, threshold, pieces)
+                for each in scores
+                if each.alignment is not None  # always
+            ]
+
+        return links() if len(texts) == 1 else await asyncio.to_thread(links)
 
     async def alternatives(
         self, text: str, prefix: str | None = None, count: int = 5, timeout: float | None = None
@@ -523,7 +540,9 @@ class TextModel(Model):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
                     payload = (text, prefix or "", count)
-                    [words] = await self._run(self._alternatives, [payload], [len(ids)], 1)
+                    steps = max_output_length(self.translator.manifest.search, len(ids))
+                    cost = len(ids) * steps * count
+                    [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
             return list(words)
 
     async def stream(self, text: str, prefix: str | None = None) -> AsyncIterator[str]:
@@ -555,7 +574,8 @@ class TextModel(Model):
                             )
                             check_prefix(start, limit)
                         payload = (text, prefix, put, stopped)
-                        await self._run(self._stream, [payload], [len(ids)], 1)
+                        cost = len(ids) * limit
+                        await self._run(self._stream, [payload], [len(ids)], [cost], 1)
 
             self._check([text])
             self._check([prefix or ""], "prefix")
@@ -600,7 +620,9 @@ class TextModel(Model):
             if sum(map(len, texts)) <= _SMALL_TEXTS:
                 encoded = encode(texts)
             else:
-                encoded = await asyncio.to_thread(encode, texts)
+                encoded = []
+                for part in _in_parts(texts):
+                    encoded += await self.engine.prepare(encode, part)
         except ValueError as error:
             raise ServiceError("invalid", str(error), argument) from error
         for index, ids in enumerate(encoded):
@@ -656,8 +678,9 @@ class TextModel(Model):
                 index = (row,) if n_best == 1 else (row, column)
                 translations[index] = hypothesis.text.encode("utf-8")
                 scores[index] = hypothesis.score
-                if hypothesis.alignment is not None:
-                    weights[index] = as_json(hypothesis.alignment)
+        if alignments:
+            rows = weights.reshape(len(texts), n_best)
+            await asyncio.to_thread(_write_alignments, results, rows)
         tensors = [
             Tensor("translation", "BYTES", translations),
             Tensor("score", "FP32", scores),
@@ -765,6 +788,7 @@ class GraphModel(Model):
         version: A number, as a str.
         engine: `Engine` that runs the model.
         session: Session of `open_graph`.
+        search: Settings of the search that the graph contains; `None` if it contains none.
 
     Raises:
         UnsupportedArtifactError: An input or output of the graph is not a tensor of numbers.
@@ -772,9 +796,16 @@ class GraphModel(Model):
 
     platform = "onnxruntime_onnx"
 
-    def __init__(self, name: str, version: str, engine: Engine, session: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        engine: Engine,
+        session: Any,
+        search: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(name, version, engine)
-        self.session = session
+        self.session, self._search = session, search
         self.inputs = [_tensor_spec(value) for value in session.get_inputs()]
         self.outputs = [_tensor_spec(value) for value in session.get_outputs()]
         self._job = _GraphJob(self)
@@ -807,10 +838,44 @@ class GraphModel(Model):
                 "too_large",
                 f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
             )
+        payloads, costs = [(feeds, outputs)], [size]
+        if self._search is not None:
+            payloads, costs = self._split_search(self._search, feeds, outputs)
+        lengths = [sum(array.size for array in inputs.values()) for inputs, _ in payloads]
         async with self.engine.deadline(_timeout(request.parameters)):
-            [arrays] = await self._run(self._job, [(feeds, outputs)], [size])
+            results = await self._run(self._job, payloads, lengths, costs)
         datatypes = {spec.name: spec.datatype for spec in self.outputs}
-        return [Tensor(name, datatypes[name], array) for name, array in arrays.items()]
+        return [
+            Tensor(name, datatypes[name], _join([arrays[name] for arrays in results]))
+            for name in outputs
+        ]
+
+    def _split_search(
+        self, search: Mapping[str, Any], feeds: Mapping[str, NDArray[Any]], outputs: list[str]
+    ) -> tuple[list[tuple[dict[str, NDArray[Any]], list[str]]], list[int]]:
+        """Return payloads of few rows and their costs, so that others need not wait for long.
+
+        Raises:
+            ServiceError: "too_large" if the attention weights would be too many.
+        """
+        rows, width = feeds[TRANSLATE.inputs[0].name].shape
+        steps = max_output_length({**search, "max_length_ratio": None}, width)
+        weights = rows * num_returned(search) * steps * width
+        if "alignments" in outputs and weights > MAX_NUMBERS:
+            raise ServiceError(
+                "too_large",
+                f"Argument `outputs` is limited to {MAX_NUMBERS} attention weights. Name the other "
+                f"outputs only, or send fewer or shorter rows. Received: {weights} weights",
+                "outputs",
+            )
+        cost = width * max_output_length(search, width) * num_hypotheses(search)
+        step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
+        starts = range(0, rows, step)
+        payloads = [
+            ({name: array[start : start + step] for name, array in feeds.items()}, outputs)
+            for start in starts
+        ]
+        return payloads, [cost * min(step, rows - start) for start in starts]
 
 
 class _GraphJob(_ModelJob):
@@ -824,6 +889,19 @@ class _GraphJob(_ModelJob):
         return [
             run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
         ]
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Join the rows of one output of several runs.
+
+    Raises:
+        ServiceError: "unprocessable" if the artifact is not a valid search.
+    """
+    if len({array.shape[1:] for array in arrays}) > 1:
+        shapes = [array.shape for array in arrays]
+        message = f"The model failed: its runs return different shapes. Received: {shapes!r:.200}"
+        raise ServiceError("unprocessable", message)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def get_parameter(
@@ -889,6 +967,14 @@ def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
             raise ServiceError("invalid", message, name)
 
 
+def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[Any]) -> None:
+    """Write the attention weights of each hypothesis as JSON into an array `(n, K)`."""
+    for row, hypotheses in zip(rows, results, strict=True):
+        for column, hypothesis in enumerate(hypotheses):
+            if hypothesis.alignment is not None:
+                row[column] = as_json(json_array(hypothesis.alignment))
+
+
 def _texts(tensor: Tensor) -> list[str]:
     """Return the texts of an input."""
     if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
@@ -920,6 +1006,18 @@ def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
             name,
         )
     return items
+
+
+def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of at most `_TEXTS_AT_ONCE` characters, or of one text."""
+    part: list[str] = []
+    for text in texts:
+        if part and sum(map(len, part)) + len(text) > _TEXTS_AT_ONCE:
+            yield part
+            part = []
+        part.append(text)
+    if part:
+        yield part
 
 
 @contextlib.contextmanager
@@ -965,10 +1063,10 @@ def _check_names(
 def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
     """Refuse a response with too many attention weights."""
     count = sum(alignment.size for alignment in alignments if alignment is not None)
-    if count > _MAX_WEIGHTS:
+    if count > MAX_NUMBERS:
         raise ServiceError(
             "too_large",
-            f"Argument `alignments` is limited to {_MAX_WEIGHTS} weights per response. Send fewer "
+            f"Argument `alignments` is limited to {MAX_NUMBERS} weights per response. Send fewer "
             f"or shorter texts. Received: {count} weights",
             "alignments",
         )

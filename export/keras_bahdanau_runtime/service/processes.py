@@ -79,7 +79,7 @@ class _Supervisor:
         self._context = multiprocessing.get_context("spawn")
         # Semaphores by process; a process releases its semaphore when it serves.
         self._processes: dict[Any, Any] = {}
-        self._is_stopping = False
+        self._is_stopping = self._is_starting = False
         self._failures = 0
 
     def run(self) -> bool:
@@ -102,14 +102,18 @@ class _Supervisor:
         return succeeded
 
     def _start(self) -> None:
+        if self._is_stopping:
+            return
         # Not an `Event`: a process killed inside its lock would never release it.
         semaphore = self._context.Semaphore(0)
         arguments = (self._settings, self._listener, semaphore)
         process = self._context.Process(target=_serve, args=arguments)
+        self._is_starting = True
         process.start()
-        self._processes[process] = semaphore
+        self._processes[process], self._is_starting = semaphore, False
         if self._is_stopping:  # the signal came before the process was registered
             self._send(process, signal.SIGTERM)
+            self._listener.close()
 
     def _replace(self, process: Any, served: bool) -> bool:
         """Start another process if that may help, and return whether the service continues."""
@@ -130,6 +134,10 @@ class _Supervisor:
 
     def _forward(self, signal_number: int, frame: FrameType | None) -> None:
         self._is_stopping = self._is_stopping or signal_number != signal.SIGHUP
+        if self._is_stopping and not self._is_starting:
+            # The processes accept every waiting connection before they close their copies. While
+            # this one is open, the system would accept more.
+            self._listener.close()
         forwarded = signal.SIGHUP if signal_number == signal.SIGHUP else signal.SIGTERM
         for process, semaphore in self._processes.items():
             # A process that does not serve yet has no handler for SIGHUP and would end. It opens

@@ -29,6 +29,9 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
     "BYTES": np.dtype(object),
 }
+MAX_NUMBERS = 2**22  # of one response in JSON, about 80 MB
+_MAX_RAW_BYTES = 2**26  # of one response
+_NUMBERS_AT_ONCE = 2**14  # that are written without letting other threads run, about 1 ms
 _MAX_AXES = 16  # numpy supports 64
 _MAX_ITEMS = 2**40  # product of a shape without its axes of length 0
 _LENGTH = struct.Struct("<I")  # precedes each item of a raw BYTES tensor
@@ -403,6 +406,36 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
     return InferRequest([tensor], [], parameters={"binary_data_output": True})
 
 
+def check_size(tensors: Sequence[Tensor], is_binary: Sequence[bool]) -> None:
+    """Refuse a response that takes too much memory.
+
+    Args:
+        tensors: Outputs.
+        is_binary: For each output, whether its numbers are raw bytes and not JSON.
+
+    Raises:
+        ServiceError: "too_large".
+    """
+    numbers = size = 0
+    for tensor, raw in zip(tensors, is_binary, strict=True):
+        if tensor.datatype != "BYTES":
+            numbers += 0 if raw else tensor.data.size
+            size += tensor.data.nbytes if raw else 0
+    if numbers > MAX_NUMBERS or size > _MAX_RAW_BYTES:
+        raise ServiceError(
+            "too_large",
+            f"Argument `outputs` is limited to {MAX_NUMBERS} numbers in JSON and {_MAX_RAW_BYTES} "
+            f"bytes of binary data. Name fewer outputs, or send less. Received: {numbers} numbers "
+            f"and {size} bytes",
+            "outputs",
+        )
+
+
+def count_numbers(response: InferResponse) -> int:
+    """Return the number of items of all outputs."""
+    return sum(tensor.data.size for tensor in response.outputs)
+
+
 def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, int | None]:
     """Return the body of a REST response.
 
@@ -415,7 +448,7 @@ def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, 
 
     Raises:
         ServiceError: "unprocessable" for an output that JSON cannot represent: NaN, infinity, or
-            bytes that are not UTF-8.
+            bytes that are not UTF-8. "too_large".
 
     Example:
 
@@ -435,14 +468,16 @@ def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, 
         document["parameters"] = response.parameters
     outputs: list[dict[str, Any]] = []
     raws: list[bytes] = []
-    for tensor in response.outputs:
+    is_binary = [binary.get(tensor.name, default) for tensor in response.outputs]
+    check_size(response.outputs, is_binary)
+    for tensor, raw in zip(response.outputs, is_binary, strict=True):
         output: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
             "shape": tensor.data.shape,
         }
         parameters = tensor.parameters
-        if binary.get(tensor.name, default):
+        if raw:
             raws.append(raw_bytes(tensor))
             parameters = {**parameters, "binary_data_size": len(raws[-1])}
         else:
@@ -540,14 +575,14 @@ def _split_raw_items(header: TensorHeader, raw: bytes) -> list[bytes]:
     return items
 
 
-def _json_data(tensor: Tensor) -> list[str] | NDArray[Any]:
+def _json_data(tensor: Tensor) -> Any:
     """Return the items of a tensor for `as_json`."""
     items = tensor.data.ravel()
     try:
         if tensor.datatype == "BYTES":
             return [str(item, "utf-8") for item in items]
         if items.dtype.kind != "f" or np.isfinite(items).all():
-            return items
+            return json_array(items)
     except UnicodeDecodeError:
         pass
     message = (
@@ -589,6 +624,28 @@ def as_json(value: Any) -> bytes:
     b'{"score":0.1,"weights":[[1.0,0.0],[0.0,1.0]]}'
     """
     return orjson.dumps(value, default=_contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def json_array(array: NDArray[Any]) -> Any:
+    """Return an array for `as_json`, a large one as JSON that is already written.
+
+    orjson keeps Python's global lock while it writes an array, so a large one is written in parts.
+
+    Example:
+
+    >>> as_json({"weights": json_array(np.zeros((1, 2), "float32"))})
+    b'{"weights":[[0.0,0.0]]}'
+    """
+    return array if array.size <= _NUMBERS_AT_ONCE else orjson.Fragment(_write(array))
+
+
+def _write(array: NDArray[Any]) -> bytes:
+    if array.size <= _NUMBERS_AT_ONCE:
+        return as_json(array)
+    if array.ndim > 1:
+        return b"[" + b",".join(map(_write, array)) + b"]"
+    starts = range(0, len(array), _NUMBERS_AT_ONCE)
+    return b"[" + b",".join(as_json(array[i : i + _NUMBERS_AT_ONCE])[1:-1] for i in starts) + b"]"
 
 
 def _contiguous(value: Any) -> NDArray[Any]:

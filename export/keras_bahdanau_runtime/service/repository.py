@@ -308,7 +308,8 @@ class Repository:
         def open_models(manifest: Manifest) -> list[Model]:
             if manifest.has_search():
                 translator = Translator(folder, CPU, self._threads, timeout, self._megabytes)
-                graph = GraphModel(name + _GRAPH_SUFFIX, version, self.engine, translator.session)
+                session, search = translator.session, manifest.search
+                graph = GraphModel(name + _GRAPH_SUFFIX, version, self.engine, session, search)
                 if translator.tokenizer is None:
                     return [graph]
                 translator.translate(["a"])  # the first run is slower than later ones

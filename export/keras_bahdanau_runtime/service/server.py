@@ -195,6 +195,7 @@ class Service:
                 f"{host}:{settings.grpc_port}",
                 self.engine.metrics,
                 max_message_bytes=settings.limits.body,
+                bodies=self.engine.bodies,
                 max_connections=max_connections(),
                 share_port=is_shared,
                 credentials=_grpc_credentials(settings),
@@ -233,7 +234,11 @@ class Service:
         for task in self._tasks[1:]:
             task.cancel()
         remaining = max(_FLUSH_SECONDS, end - time.monotonic())  # to send large responses
-        stopping = None if self._grpc is None else asyncio.ensure_future(self._grpc.stop(remaining))
+        stopping = None
+        if self._grpc is not None:
+            from keras_bahdanau_runtime.service import grpc as grpc_server
+
+            stopping = asyncio.ensure_future(grpc_server.stop(self._grpc, remaining))
         if self._listener is not None and not self._tasks:  # the start failed
             self._listener.close()
         elif self._http is not None:
