@@ -16,6 +16,7 @@ from keras_bahdanau.layers import (
     StateBridge,
 )
 from keras_bahdanau.models import Seq2Seq
+from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.toolkits.weights import MAX_LAYERS
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
@@ -112,6 +113,8 @@ class RecurrentModel:
         model.bridge.set_weights(self.bridge_weights)
         if self.output is not None:
             model.output_layer.set_weights(self.output)
+        # Sums and products of finite weights may be too large for float32.
+        check_finite_weights(model, "path", weights.path)
         return model
 
     def _make_encoder(self):

@@ -53,8 +53,9 @@ def verify(
     import_keras()
     import keras
 
+    from keras_bahdanau.models.saved_models import load_saved_model
     from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
-    loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
+    loaded = load_best(model) if is_run else load_saved_model(model, "model")
     print(parity.verify(loaded, folder, texts=texts, count=count, seed=seed, providers=providers))
