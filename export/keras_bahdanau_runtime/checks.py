@@ -22,7 +22,9 @@ def check_positive(**numbers: Any) -> None:
     """
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r:.80}")
+            raise ValueError(
+                f"Argument `{name}` must be a positive integer. Received: {value!r:.80}"
+            )
 
 
 def check_range(

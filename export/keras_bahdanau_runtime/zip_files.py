@@ -77,9 +77,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
             while chunk := file.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
-                    raise zipfile.BadZipFile(
-                        f"member {name!r:.80} has more than {limit} bytes"
-                    )
+                    raise zipfile.BadZipFile(f"member {name!r:.80} has more than {limit} bytes")
                 chunks.append(chunk)
     except _ERRORS as error:
         raise zipfile.BadZipFile(f"member {name!r:.80} is damaged: {error}") from error

@@ -318,7 +318,11 @@ def _rebuild_tensor(*arguments):
         case _:
             raise UnpicklingError("a tensor without its storage")
     sizes = (offset, *shape, *strides)
-    if len(shape) != len(strides) or len(shape) > _MAX_RANK or not all(type(size) is int and size >= 0 for size in sizes):
+    if (
+        len(shape) != len(strides)
+        or len(shape) > _MAX_RANK
+        or not all(type(size) is int and size >= 0 for size in sizes)
+    ):
         raise UnpicklingError("a tensor of an invalid shape")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if tensor.count and (last >= storage.count or tensor.count > storage.count):

@@ -40,7 +40,6 @@ def import_fairseq(path, dictionaries):
     Raises:
         ValueError: If a file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch is not installed.
 
     Example:
 
@@ -95,9 +94,7 @@ def import_fairseq(path, dictionaries):
         decoder_cell="lstm",
         decoder=decoder,
         attention="general",
-        attention_weights=[
-            weights.take("decoder.attention.input_proj.weight", annotations, units)
-        ],
+        attention_weights=[weights.take("decoder.attention.input_proj.weight", annotations, units)],
         # fairseq concatenates context and state.
         readout=[np.concatenate([kernel[-units:], kernel[:-units]]), bias],
         output=output,

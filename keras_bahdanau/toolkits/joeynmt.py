@@ -38,7 +38,7 @@ def import_joeynmt(path):
     Raises:
         ValueError: If a file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch or PyYAML is not installed.
+        MissingDependencyError: If PyYAML is not installed.
 
     Example:
 
@@ -90,9 +90,7 @@ def import_joeynmt(path):
         decoder=[layer for [layer] in decoder_layers],
         attention="bahdanau" if decoder.attention == "bahdanau" else "general",
         attention_weights=_attention_weights(weights, decoder, units, annotations),
-        readout=kernel_and_bias(
-            weights, "decoder.att_vector_layer", units + annotations, outputs
-        ),
+        readout=kernel_and_bias(weights, "decoder.att_vector_layer", units + annotations, outputs),
         output=None if is_tied else [transposed(output), np.zeros(len(output), "float32")],
         input_feeding=decoder.input_feeding,
         **_bridge(weights, decoder, decoder_layers, encoder_layers),

@@ -52,7 +52,6 @@ def import_opennmt(path):
     Raises:
         ValueError: If the file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch is not installed.
 
     Example:
 

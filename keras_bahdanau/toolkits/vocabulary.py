@@ -1,7 +1,5 @@
 """Vocabularies of other toolkits in the order of our ids."""
 
-from pathlib import Path
-
 import numpy as np
 
 from keras_bahdanau.text import Tokenizer

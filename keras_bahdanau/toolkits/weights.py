@@ -37,9 +37,7 @@ class Weights:
 
     @functools.cached_property
     def _contents(self):
-        return self._checkpoint.read(
-            tensor for tensor in self._tensors.values() if tensor.is_float
-        )
+        return self._checkpoint.read(tensor for tensor in self._tensors.values() if tensor.is_float)
 
     def take(self, name, *shape):
         """Return a weight as a float32 array, and mark it as used.

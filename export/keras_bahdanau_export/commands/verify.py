@@ -51,8 +51,6 @@ def verify(
     check_file("model", best_file(model) if is_run else model)
     texts = [] if source is None else read_lines(text_source(source))
     import_keras()
-    import keras
-
     from keras_bahdanau.models.saved_models import load_saved_model
     from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity

@@ -758,7 +758,9 @@ def _validated(option: Field[Any], value: Any) -> Any:
     if get_origin(kind) is tuple:  # paths, or a single path
         paths = value if isinstance(value, list | tuple) else [value]
         if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
-            raise ValueError(f"Argument `{name}` must be a path, or several. Received: {value!r:.200}")
+            raise ValueError(
+                f"Argument `{name}` must be a path, or several. Received: {value!r:.200}"
+            )
         return tuple(map(Path, paths))
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
