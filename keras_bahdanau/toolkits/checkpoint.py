@@ -163,13 +163,13 @@ class Checkpoint:
                 f"Argument `path` must be a checkpoint. Received: {str(path)!r}, which {reason}"
             )
         self._storages = {}  # by key
+        self._folder = None  # in a zip file, with a slash
+        self._offsets = {}  # in other files, by key of storages
         self._file_size = path.stat().st_size
         try:
             if zipfile.is_zipfile(path):
-                self._folder = None
                 self.values = self._open_zip()
             else:
-                self._offsets = {}  # in the file, by key of storages
                 self.values = self._open_pickles()
         except _ForbiddenNameError as error:
             raise self._error(f"which contains {error}") from error

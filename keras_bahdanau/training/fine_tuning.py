@@ -39,8 +39,8 @@ def initial_model(options, tokenizer):
 
     Raises:
         ValueError: If `init` is not a `Seq2Seq`, options contradict its architecture, it is
-            quantized, has NaN or infinity in a weight, it has fewer ids than the tokenizer, or its dtype policy cannot be changed to
-            that of the options.
+            quantized, has NaN or infinity in a weight, has fewer ids than the tokenizer, or its
+            dtype policy cannot be changed to that of the options.
     """
     source = InitialModel.read(options.init)
     source.check_architecture(options)
