@@ -192,10 +192,13 @@ class Checkpoint:
         """Raise a `ValueError` if tensors declare more numbers than the file can have.
 
         Args:
-            tensors: Iterable of `StoredTensor`s, some of which may share a storage.
+            tensors: Collection of `StoredTensor`s, some of which may share a storage.
         """
         size = sum(tensor.count * tensor.storage.type.item_size for tensor in tensors)
-        if size > _MAX_SHARING * self._file_size:
+        stored = sum(storage.size for storage in {tensor.storage for tensor in tensors})
+        # Members of a zip file may overlap.
+        if size > _MAX_SHARING * self._file_size or stored > self._file_size:
+            size = max(size, stored)
             raise self._error(f"whose weights have {size} bytes and the file {self._file_size}")
 
     def read(self, tensors):

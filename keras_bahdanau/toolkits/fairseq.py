@@ -22,6 +22,7 @@ _FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
 _SPECIAL = "<pad>", "<unk>", "<s>", "</s>"  # in the order of our ids
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_fairseq(path, dictionaries):
     """Return an LSTM model of fairseq as a `Seq2Seq`.
 

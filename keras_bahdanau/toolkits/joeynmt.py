@@ -22,6 +22,7 @@ _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_joeynmt(path):
     """Return a recurrent model of JoeyNMT as a `Seq2Seq`.
 

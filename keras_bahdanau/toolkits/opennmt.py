@@ -34,6 +34,7 @@ _OPTIONS = {
 }
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_opennmt(path):
     """Return a recurrent model of OpenNMT-py 3 as a `Seq2Seq`.
 

@@ -6,8 +6,9 @@ stands for. A value is never larger than the file says in full, so a small pickl
 
 import pickletools
 
-MAX_BYTES = 2**26  # of a pickle; that of a model with two vocabularies of 2**19 pieces has 2**25
-_MAX_OPERATIONS = 2**23
+# Limits of a pickle. Two vocabularies of a million pieces have as many operations.
+MAX_BYTES = 2**26
+_MAX_OPERATIONS = 2**22
 # Keys of other types may take exponential time to hash, such as nested tuples.
 _KEY_TYPES = (str, int, float, bool, type(None))
 
