@@ -1188,7 +1188,7 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/runs/options.py",
         "        if size_or_none > _MAX_FILE_SIZE:",
         "        if False:",
-        "runtime/test_run_start.py",
+        "library/training/test_run.py",
     ),
     Mutation(
         "source-embedding-has-the-target-width",
