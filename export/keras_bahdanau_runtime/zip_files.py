@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 _MAX_DIRECTORY = 2**22  # bytes of the list of members, which takes ten times as much in memory
 _CHUNK = 2**20
-# What `zipfile` raises for damaged files, in addition to its own error.
+# Further errors that `zipfile` raises for damaged files.
 _ERRORS = (
     NotImplementedError,
     RuntimeError,

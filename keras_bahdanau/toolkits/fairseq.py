@@ -112,7 +112,7 @@ def _read_dictionary(path):
     occurred before. Its earlier id then remains, but texts are encoded with the later one.
     """
     pieces = list(_FIRST_PIECES)
-    known = set(pieces)
+    previous = set(pieces)
     lines = read_vocabulary(path).removesuffix("\n").split("\n")
     for number, line in enumerate(lines if lines != [""] else [], start=1):
         piece, separator, count = line.rstrip().rpartition(" ")
@@ -127,12 +127,12 @@ def _read_dictionary(path):
             raise ValueError(
                 f"{path}, line {number}: expected a piece and its count. Received: {line!r:.80}"
             ) from None
-        if piece in known and not is_overwritten:
+        if piece in previous and not is_overwritten:
             raise ValueError(
                 f"{path}, line {number}: expected another piece than in the lines before, or the "
                 f"flag #fairseq:overwrite at the end of the line. Received: {line!r:.80}"
             )
-        known.add(piece)
+        previous.add(piece)
         pieces.append(piece)
     return pieces
 

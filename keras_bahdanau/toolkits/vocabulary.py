@@ -53,8 +53,8 @@ class Vocabulary:
         if len(rows) != size:
             raise weights.error(f"{len(rows)} rows in {name} and a vocabulary of {size} pieces")
         reordered = np.zeros((len(self.order), *rows.shape[1:]), rows.dtype)
-        known = [index is not None for index in self.order]
-        reordered[known] = rows[[index for index in self.order if index is not None]]
+        has_row = [index is not None for index in self.order]
+        reordered[has_row] = rows[[index for index in self.order if index is not None]]
         return reordered
 
 

@@ -77,7 +77,7 @@ class Weights:
 
         Args:
             count: Number of numbers of the merged weight.
-            reason: What is merged, for the message.
+            reason: Name of the merged weight, for the message.
         """
         total = sum(tensor.count for tensor in self._tensors.values())
         if count > _MAX_GROWTH * total:
