@@ -8,6 +8,7 @@ from dataclasses import replace
 import keras
 
 from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
@@ -64,8 +65,8 @@ def export(model, path, overwrite=False, **options):
 
     Raises:
         ValueError: If an argument is wrong, `path` exists, or the model is not built, has a dtype
-            policy without operators in onnxruntime, or contains objects that the TensorFlow process
-            cannot load.
+            policy without operators in onnxruntime, has NaN or infinity in a weight, or contains
+            objects that the TensorFlow process cannot load.
         UnsupportedModelError: If ONNX has no operator for a part of the model.
         ParityError: If the graph and the model disagree.
         PrecisionError: If the precision or the shortlist costs more than `max_bleu_loss`.
@@ -119,6 +120,7 @@ class Job:
                 f"Received: a {type(self.model).__name__} that is not built"
             )
         check_policies(self.model)
+        check_finite_weights(self.model, "model")
 
     def describe(self):
         """Return the manifest entries of this kind of model."""

@@ -24,7 +24,9 @@ def check_positive(**numbers: Any) -> None:
     """
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r}")
+            raise ValueError(
+                f"Argument `{name}` must be a positive integer. Received: {value!r:.80}"
+            )
 
 
 def check_range(
@@ -63,7 +65,7 @@ def check_range(
     limits = f"{'above' if open_low else 'of at least'} {low}"
     if high is not None:
         limits += f" and {'below' if open_high else 'at most'} {high}"
-    raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
+    raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r:.80}")
 
 
 def check_limits(threads: int | None, timeout: float | None, megabytes: float | None) -> None:

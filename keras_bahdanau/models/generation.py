@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_bahdanau.layers.sequences import check_dense
+from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_accepts_required, check_search
@@ -84,6 +85,16 @@ class GenerationMixin:
         """Read the tokenizer; `folder` is `None` if the model wrote no assets."""
         if folder is not None and Path(folder, TOKENIZER_FILE).exists():
             self.tokenizer = Tokenizer.load(Path(folder, TOKENIZER_FILE))
+
+    def load_weights(self, filepath, *args, **kwargs):
+        """Load weights like `keras.Model.load_weights`.
+
+        Raises:
+            ValueError: If a weight in the file has NaN or infinity. The model then has the weights
+                of the file.
+        """
+        super().load_weights(filepath, *args, **kwargs)
+        check_finite_weights(self, "filepath", filepath)
 
     def start(self, source):
         """Encode the sources and return the initial state of the decoder.

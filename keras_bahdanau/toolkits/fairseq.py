@@ -1,28 +1,28 @@
 """LSTM models of fairseq."""
 
-from pathlib import Path
-
 import numpy as np
 
-from keras_bahdanau.toolkits.checkpoint import Weights, load_checkpoint, option
+from keras_bahdanau.toolkits.checkpoint import Checkpoint
 from keras_bahdanau.toolkits.recurrent import (
     RecurrentModel,
     block_matrix,
-    cell_weights,
     directions_of,
     kernel_and_bias,
     layer_weights,
+    stacked_cell_weights,
+    state_widths,
     transposed,
 )
-from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer
+from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
+from keras_bahdanau.toolkits.weights import Fields, Weights, describe
 from keras_bahdanau_runtime.ids import BOS, EOS
-from keras_bahdanau_runtime.text.corpus import iterate_lines
 
 # The first ids of a fairseq dictionary, which its file does not contain.
 _FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
 _SPECIAL = "<pad>", "<unk>", "<s>", "</s>"  # in the order of our ids
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_fairseq(path, dictionaries):
     """Return an LSTM model of fairseq as a `Seq2Seq`.
 
@@ -41,7 +41,6 @@ def import_fairseq(path, dictionaries):
     Raises:
         ValueError: If a file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch is not installed.
 
     Example:
 
@@ -54,31 +53,49 @@ def import_fairseq(path, dictionaries):
         raise ValueError(
             f"Argument `dictionaries` must be one or two files. Received: {len(dictionaries)} files"
         )
-    checkpoint = load_checkpoint(path)
+    checkpoint = Checkpoint(path)
+    fields = Fields(path, checkpoint.values)
     pieces = [_read_dictionary(dictionary) for dictionary in dictionaries]
     source, target = Vocabulary(pieces[0], _SPECIAL), Vocabulary(pieces[-1], _SPECIAL)
-    state = checkpoint.get("model") or {}
-    weights = Weights(path, {n: w for n, w in state.items() if not n.endswith(".version")})
-    _check_options(weights, checkpoint)
+    state = {
+        name: weight
+        for name, weight in fields.dict("model").items()
+        if not str(name).endswith(".version")
+    }
+    weights = Weights(checkpoint, state)
+    _check_options(weights, fields)
 
-    encoder = layer_weights(weights, "encoder.lstm", "lstm", directions_of(weights, "encoder.lstm"))
-    decoder = []
-    while not decoder or f"decoder.layers.{len(decoder)}.weight_ih" in weights:
-        decoder.append(cell_weights(weights, f"decoder.layers.{len(decoder)}", "", "lstm"))
-    units = len(decoder[0][1])
-    target_embedding = target.reorder(weights, "decoder.embed_tokens.weight")
-    output = _output_weights(weights, target, target_embedding)
-    target_embedding[BOS] = target_embedding[EOS]
+    source_embedding = source.take(weights, "encoder.embed_tokens.weight", None)
+    target_embedding = target.take(weights, "decoder.embed_tokens.weight", None)
+    encoder = layer_weights(
+        weights,
+        "encoder.lstm",
+        "lstm",
+        source_embedding.shape[1],
+        directions_of(weights, "encoder.lstm"),
+    )
+    annotations = state_widths(encoder)[-1]
     kernel, bias = kernel_and_bias(weights, "decoder.attention.output_proj")
+    units = len(bias)
+    if len(kernel) != annotations + units:
+        raise weights.error(
+            f"a weight decoder.attention.output_proj.weight of shape {kernel.T.shape} instead of "
+            f"({units}, {annotations + units})"
+        )
+    decoder = stacked_cell_weights(
+        weights, "decoder.layers", "lstm", target_embedding.shape[1] + units, units
+    )
+    output = _output_weights(weights, target, target_embedding, units)
+    target_embedding[BOS] = target_embedding[EOS]
     model = RecurrentModel(
-        source_embedding=source.reorder(weights, "encoder.embed_tokens.weight"),
+        source_embedding=source_embedding,
         target_embedding=target_embedding,
         encoder_cell="lstm",
         encoder=encoder,
         decoder_cell="lstm",
         decoder=decoder,
         attention="general",
-        attention_weights=[weights.take("decoder.attention.input_proj.weight")],
+        attention_weights=[weights.take("decoder.attention.input_proj.weight", annotations, units)],
         # fairseq concatenates context and state.
         readout=[np.concatenate([kernel[-units:], kernel[:-units]]), bias],
         output=output,
@@ -89,42 +106,70 @@ def import_fairseq(path, dictionaries):
 
 
 def _read_dictionary(path):
-    """Return the pieces of a dictionary file in the order of fairseq's ids."""
+    """Return the pieces of a dictionary file in the order of fairseq's ids.
+
+    A line has a piece, its count and perhaps the flag #fairseq:overwrite, which allows a piece that
+    occurred before. Its earlier id then remains, but texts are encoded with the later one.
+    """
     pieces = list(_FIRST_PIECES)
-    for number, line in enumerate(iterate_lines(Path(path)), start=1):
-        piece, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
-        if not piece or not count.isdecimal():
+    previous = set(pieces)
+    lines = read_vocabulary(path).removesuffix("\n").split("\n")
+    for number, line in enumerate(lines if lines != [""] else [], start=1):
+        piece, separator, count = line.rstrip().rpartition(" ")
+        is_overwritten = count == "#fairseq:overwrite"
+        if is_overwritten:
+            piece, separator, count = piece.rpartition(" ")
+        try:
+            if not separator:
+                raise ValueError
+            int(count)
+        except ValueError:
             raise ValueError(
                 f"{path}, line {number}: expected a piece and its count. Received: {line!r:.80}"
+            ) from None
+        if piece in previous and not is_overwritten:
+            raise ValueError(
+                f"{path}, line {number}: expected another piece than in the lines before, or the "
+                f"flag #fairseq:overwrite at the end of the line. Received: {line!r:.80}"
             )
+        previous.add(piece)
         pieces.append(piece)
     return pieces
 
 
-def _check_options(weights, checkpoint):
-    options = option(checkpoint.get("cfg") or {}, "model") or checkpoint.get("args") or {}
-    architecture = option(options, "arch") or option(options, "_name") or "lstm"
-    if not str(architecture).startswith("lstm") or str(architecture).startswith("lstm_lm"):
-        weights.refuse(f"arch {architecture!r}")
+def _check_options(weights, fields):
+    options = fields.section("cfg").dict("model") or fields.dict("args")
+    architecture = options.get("arch") or options.get("_name") or "lstm"
+    is_lstm = isinstance(architecture, str) and architecture.startswith("lstm")
+    if not is_lstm or architecture.startswith("lstm_lm"):
+        weights.refuse(f"arch {describe(architecture)}")
     elif "decoder.attention.output_proj.weight" not in weights:
-        weights.refuse(f"decoder_attention {option(options, 'decoder_attention')!r}")
+        weights.refuse(f"decoder_attention {describe(options.get('decoder_attention'))}")
     if "decoder.adaptive_softmax.head.weight" in weights:
         weights.refuse("adaptive_softmax_cutoff")
     weights.check_options()
 
 
-def _output_weights(weights, target, embedding):
+def _output_weights(weights, target, embedding, units):
     """Return kernel and bias of the output layer.
 
     With a linear layer in between, both are multiplied into one. A tied embedding is copied,
     because the embeddings of the start token differ.
     """
-    kernel, bias = transposed(embedding), np.zeros(len(embedding), "float32")
-    if "decoder.fc_out.weight" in weights:
-        kernel = transposed(target.reorder(weights, "decoder.fc_out.weight"))
-        bias = target.reorder(weights, "decoder.fc_out.bias")
+    inner, width = None, units
     if "decoder.additional_fc.weight" in weights:
-        inner_kernel, inner_bias = kernel_and_bias(weights, "decoder.additional_fc")
+        inner = kernel_and_bias(weights, "decoder.additional_fc", units)
+        width = len(inner[1])
+    if "decoder.fc_out.weight" in weights:
+        kernel = transposed(target.take(weights, "decoder.fc_out.weight", width))
+        bias = target.take(weights, "decoder.fc_out.bias")
+    elif embedding.shape[1] == width:
+        kernel, bias = transposed(embedding), np.zeros(len(embedding), "float32")
+    else:
+        raise weights.error(f"outputs of width {width} for embeddings of {embedding.shape[1]}")
+    if inner is not None:
+        inner_kernel, inner_bias = inner
+        weights.check_growth(units * len(bias), "its merged output layer")
         kernel, bias = inner_kernel @ kernel, inner_bias @ kernel + bias
     return [kernel, bias]
 
@@ -134,7 +179,7 @@ def _bridge_weights(weights, encoder, decoder):
 
     fairseq projects the final h of each layer by one matrix, and the final c by another.
     """
-    sizes = [sum(len(recurrent) for _, recurrent, _ in layer) for layer in encoder]
+    sizes = state_widths(encoder)
     decoder_sizes = [len(recurrent) for _, recurrent, _ in decoder]
     if len(sizes) != len(decoder_sizes):
         raise weights.error(f"{len(sizes)} encoder layers and {len(decoder_sizes)} decoder layers")
@@ -143,7 +188,8 @@ def _bridge_weights(weights, encoder, decoder):
             raise weights.error(f"states of widths {sizes} for a decoder of {decoder_sizes}")
         return []
     projections = [
-        kernel_and_bias(weights, f"decoder.encoder_{kind}_proj") for kind in ("hidden", "cell")
+        kernel_and_bias(weights, f"decoder.encoder_{kind}_proj", sizes[0], decoder_sizes[0])
+        for kind in ("hidden", "cell")
     ]
     blocks = {
         (2 * layer + kind, 2 * layer + kind): kernel
@@ -154,4 +200,4 @@ def _bridge_weights(weights, encoder, decoder):
         [size for size in widths for _ in range(2)] for widths in (sizes, decoder_sizes)
     )
     biases = [bias for _ in sizes for _, bias in projections]
-    return [block_matrix(blocks, rows, columns), np.concatenate(biases)]
+    return [block_matrix(weights, blocks, rows, columns), np.concatenate(biases)]

@@ -5,22 +5,24 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bahdanau.toolkits.checkpoint import Weights, load_checkpoint
+from keras_bahdanau.toolkits.checkpoint import Checkpoint
 from keras_bahdanau.toolkits.recurrent import (
     RecurrentModel,
     kernel_and_bias,
     layer_weights,
+    state_widths,
     transposed,
 )
-from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer
+from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
+from keras_bahdanau.toolkits.weights import Fields, Weights
 from keras_bahdanau_runtime.runs.options import read_options
-from keras_bahdanau_runtime.text.corpus import read_lines
 
 _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 # The names and values of the special pieces in a configuration, in the order of our ids.
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_joeynmt(path):
     """Return a recurrent model of JoeyNMT as a `Seq2Seq`.
 
@@ -37,7 +39,7 @@ def import_joeynmt(path):
     Raises:
         ValueError: If a file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch or PyYAML is not installed.
+        MissingDependencyError: If PyYAML is not installed.
 
     Example:
 
@@ -47,42 +49,51 @@ def import_joeynmt(path):
     ```
     """
     path = Path(path)
-    config = read_options(_existing(path, "config.yaml"))
-    checkpoint = _existing(path, *_CHECKPOINTS)
-    special = (config.get("data") or {}).get("special_symbols") or {}
-    special = [special.get(name, piece) for name, piece in _SPECIAL.items()]
+    config_file = _existing(path, "config.yaml")
+    config = Fields(config_file, read_options(config_file, argument="path"))
+    checkpoint = Checkpoint(_existing(path, *_CHECKPOINTS))
+    special = config.section("data").section("special_symbols")
     source, target = (
-        Vocabulary(read_lines(_existing(path, name)), special)
+        _read_vocabulary(_existing(path, name), special)
         for name in ("src_vocab.txt", "trg_vocab.txt")
     )
-    weights = Weights(checkpoint, load_checkpoint(checkpoint).get("model_state") or {})
-    options = config.get("model") or {}
-    encoder, decoder = (_with_defaults(options.get(name)) for name in ("encoder", "decoder"))
+    state = Fields(checkpoint.path, checkpoint.values).dict("model_state")
+    weights = Weights(checkpoint, state)
+    model_options = config.section("model")
+    encoder, decoder = (_Side(model_options.section(name)) for name in ("encoder", "decoder"))
     _check_options(weights, encoder, decoder)
 
+    source_embedding = _embedding(weights, source, "src_embed", encoder)
     target_embedding = _embedding(weights, target, "trg_embed", decoder)
-    output = target.reorder(weights, "decoder.output_layer.weight")
-    is_tied = options.get("tied_softmax", False) and np.array_equal(output, target_embedding)
+    output = target.take(weights, "decoder.output_layer.weight", None)
+    is_tied = model_options.flag("tied_softmax", False) and np.array_equal(output, target_embedding)
     encoder_layers = layer_weights(
-        weights, "encoder.rnn", encoder["rnn_type"], directions=("", "_reverse")
+        weights,
+        "encoder.rnn",
+        encoder.rnn_type,
+        source_embedding.shape[1],
+        directions=("", "_reverse"),
     )
-    decoder_layers = layer_weights(weights, "decoder.rnn", decoder["rnn_type"])
-    is_additive = decoder["attention"] == "bahdanau"
-    names = ["query_layer", "key_layer", "energy_layer"] if is_additive else ["key_layer"]
+    annotations, outputs = state_widths(encoder_layers)[-1], output.shape[1]
+    decoder_layers = layer_weights(
+        weights,
+        "decoder.rnn",
+        decoder.rnn_type,
+        target_embedding.shape[1] + (outputs if decoder.input_feeding else 0),
+    )
+    units = state_widths(decoder_layers)[-1]
     model = RecurrentModel(
-        source_embedding=_embedding(weights, source, "src_embed", encoder),
+        source_embedding=source_embedding,
         target_embedding=target_embedding,
-        encoder_cell=encoder["rnn_type"],
+        encoder_cell=encoder.rnn_type,
         encoder=encoder_layers,
-        decoder_cell=decoder["rnn_type"],
+        decoder_cell=decoder.rnn_type,
         decoder=[layer for [layer] in decoder_layers],
-        attention="bahdanau" if is_additive else "general",
-        attention_weights=[
-            transposed(weights.take(f"decoder.attention.{name}.weight")) for name in names
-        ],
-        readout=kernel_and_bias(weights, "decoder.att_vector_layer"),
+        attention="bahdanau" if decoder.attention == "bahdanau" else "general",
+        attention_weights=_attention_weights(weights, decoder, units, annotations),
+        readout=kernel_and_bias(weights, "decoder.att_vector_layer", units + annotations, outputs),
         output=None if is_tied else [transposed(output), np.zeros(len(output), "float32")],
-        input_feeding=decoder["input_feeding"],
+        input_feeding=decoder.input_feeding,
         **_bridge(weights, decoder, decoder_layers, encoder_layers),
     )
     return model.to_seq2seq(weights, make_tokenizer(weights, source, target))
@@ -99,41 +110,62 @@ def _existing(folder, *names):
     )
 
 
-def _with_defaults(options):
-    """Return the options of an encoder or decoder with JoeyNMT's defaults."""
-    defaults = {
-        "type": "recurrent",
-        "rnn_type": "gru",
-        "bidirectional": True,
-        "attention": "bahdanau",
-        "input_feeding": True,
-        "init_hidden": "bridge",
-        "embeddings": {},
-    }
-    return defaults | (options or {})
+def _read_vocabulary(path, special):
+    """Return the `Vocabulary` of a file, with JoeyNMT's order: special pieces, then new lines."""
+    names = {name: special.text(name, piece) for name, piece in _SPECIAL.items()}
+    first = [names[name] for name in ("unk_token", "pad_token", "bos_token", "eos_token")]
+    if special.get("sep_token"):
+        first.append(special.text("sep_token", ""))
+    lines = read_vocabulary(path).splitlines()
+    pieces = dict.fromkeys([*first, *special.list("lang_tags"), *lines])
+    return Vocabulary(list(pieces), list(names.values()))
+
+
+class _Side:
+    """The options of an encoder or decoder, with JoeyNMT's defaults.
+
+    Args:
+        fields: Their `Fields`.
+    """
+
+    def __init__(self, fields):
+        self.type = fields.get("type", "recurrent")
+        self.rnn_type = fields.get("rnn_type", "gru")
+        self.bidirectional = fields.flag("bidirectional", True)
+        self.attention = fields.get("attention", "bahdanau")
+        self.input_feeding = fields.flag("input_feeding", True)
+        self.init_hidden = fields.get("init_hidden", "bridge")
+        self.scale = fields.section("embeddings").flag("scale", False)
 
 
 def _check_options(weights, encoder, decoder):
-    for side, options in (("encoder", encoder), ("decoder", decoder)):
-        weights.require_option(f"{side} type", options["type"], "recurrent")
-        if options["type"] == "recurrent":
-            weights.require_option(f"{side} rnn_type", options["rnn_type"], "gru", "lstm")
-    if encoder["type"] == "recurrent":
-        weights.require_option("encoder bidirectional", encoder["bidirectional"], True)
-    if decoder["type"] == "recurrent":
-        weights.require_option("decoder attention", decoder["attention"], "bahdanau", "luong")
-        weights.require_option(
-            "decoder init_hidden", decoder["init_hidden"], "bridge", "last", "zero"
-        )
+    for name, side in (("encoder", encoder), ("decoder", decoder)):
+        weights.require_option(f"{name} type", side.type, "recurrent")
+        if side.type == "recurrent":
+            weights.require_option(f"{name} rnn_type", side.rnn_type, "gru", "lstm")
+    if encoder.type == "recurrent":
+        weights.require_option("encoder bidirectional", encoder.bidirectional, True)
+    if decoder.type == "recurrent":
+        weights.require_option("decoder attention", decoder.attention, "bahdanau", "luong")
+        weights.require_option("decoder init_hidden", decoder.init_hidden, "bridge", "last", "zero")
     weights.check_options()
 
 
-def _embedding(weights, vocabulary, name, options):
+def _embedding(weights, vocabulary, name, side):
     """Return an embedding with its factor, if it has one."""
-    rows = vocabulary.reorder(weights, f"{name}.lut.weight")
-    if options["embeddings"].get("scale", False):
-        rows = rows * np.float32(math.sqrt(rows.shape[1]))
-    return rows
+    rows = vocabulary.take(weights, f"{name}.lut.weight", None)
+    return rows * np.float32(math.sqrt(rows.shape[1])) if side.scale else rows
+
+
+def _attention_weights(weights, decoder, units, annotations):
+    """Return the weights of the attention layer."""
+    name = "decoder.attention.{}_layer.weight"
+    if decoder.attention == "luong":
+        return [transposed(weights.take(name.format("key"), units, annotations))]
+    query = transposed(weights.take(name.format("query"), None, units))
+    width = query.shape[1]
+    key = transposed(weights.take(name.format("key"), width, annotations))
+    return [query, key, transposed(weights.take(name.format("energy"), 1, width))]
 
 
 def _bridge(weights, decoder, decoder_layers, encoder_layers):
@@ -142,16 +174,15 @@ def _bridge(weights, decoder, decoder_layers, encoder_layers):
     JoeyNMT reads the final states of the last encoder layer. All decoder layers start in the same
     state, and the cell state of an LSTM is its h.
     """
-    if decoder["init_hidden"] == "zero":
+    if decoder.init_hidden == "zero":
         return {"bridge": "zero"}
-    units = len(decoder_layers[0][0][1])
-    count = len(decoder_layers) * (2 if decoder["rnn_type"] == "lstm" else 1)
-    if decoder["init_hidden"] == "bridge":
-        kernel, bias = kernel_and_bias(weights, "decoder.bridge_layer")
+    width, units = state_widths(encoder_layers)[-1], state_widths(decoder_layers)[-1]
+    count = len(decoder_layers) * (2 if decoder.rnn_type == "lstm" else 1)
+    if decoder.init_hidden == "bridge":
+        kernel, bias = kernel_and_bias(weights, "decoder.bridge_layer", width, units)
         activation = "tanh"
     else:
         # The final states, or only the forward one if both are twice as wide as the decoder.
-        width = sum(len(recurrent) for _, recurrent, _ in encoder_layers[-1])
         if width not in (units, 2 * units):
             raise weights.error(f"decoder init_hidden 'last' for widths {width} and {units}")
         kernel, bias = np.eye(width, units, dtype="float32"), np.zeros(units, "float32")

@@ -2,17 +2,19 @@
 
 import numpy as np
 
-from keras_bahdanau.toolkits.checkpoint import Weights, load_checkpoint, option
+from keras_bahdanau.toolkits.checkpoint import Checkpoint
 from keras_bahdanau.toolkits.recurrent import (
     RecurrentModel,
     block_matrix,
-    cell_weights,
     directions_of,
     kernel_and_bias,
     layer_weights,
+    stacked_cell_weights,
+    state_widths,
     transposed,
 )
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer
+from keras_bahdanau.toolkits.weights import Fields, Weights, describe
 
 _SPECIAL = "<blank>", "<unk>", "<s>", "</s>"  # in the order of our ids
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
@@ -32,6 +34,7 @@ _OPTIONS = {
 }
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
 def import_opennmt(path):
     """Return a recurrent model of OpenNMT-py 3 as a `Seq2Seq`.
 
@@ -50,7 +53,6 @@ def import_opennmt(path):
     Raises:
         ValueError: If the file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
-        MissingDependencyError: If torch is not installed.
 
     Example:
 
@@ -59,48 +61,58 @@ def import_opennmt(path):
     model.translate(["a man on a bi@@ ke"])[0].text
     ```
     """
-    checkpoint = load_checkpoint(path)
-    generator = {f"generator.{name}": w for name, w in (checkpoint.get("generator") or {}).items()}
-    weights = Weights(path, (checkpoint.get("model") or {}) | generator)
-    options, vocabularies = checkpoint.get("opt"), checkpoint.get("vocab")
+    checkpoint = Checkpoint(path)
+    fields = Fields(path, checkpoint.values)
+    generator = {f"generator.{name}": w for name, w in fields.dict("generator").items()}
+    weights = Weights(checkpoint, fields.dict("model") | generator)
+    options, vocabularies = fields.section("opt"), fields.section("vocab")
     _check_options(weights, options, vocabularies)
-    source, target = (Vocabulary(vocabularies[side], _SPECIAL) for side in ("src", "tgt"))
+    # Like pyonmttok, which drops repeated tokens.
+    source, target = (
+        Vocabulary(list(dict.fromkeys(vocabularies.list(side))), _SPECIAL)
+        for side in ("src", "tgt")
+    )
 
-    cell = option(options, "rnn_type", "LSTM").lower()
-    encoder = layer_weights(weights, "encoder.rnn", cell, directions_of(weights, "encoder.rnn"))
-    decoder = _decoder_weights(weights, cell)
-    attention = option(options, "global_attention", "general")
+    cell = options.text("rnn_type", "LSTM").lower()
     # A linear layer; in early versions the first of two modules, of which the other has no weights.
     generator = "generator.0" if "generator.0.weight" in weights else "generator"
-    output, bias = (target.reorder(weights, f"{generator}.{part}") for part in ("weight", "bias"))
+    output = target.take(weights, f"{generator}.weight", None)
+    units = output.shape[1]
+    source_embedding = source.take(weights, f"encoder.{_EMBEDDING}", None)
+    target_embedding = target.take(weights, f"decoder.{_EMBEDDING}", None)
+    directions = directions_of(weights, "encoder.rnn")
+    encoder = layer_weights(weights, "encoder.rnn", cell, source_embedding.shape[1], directions)
+    is_fed = options.flag("input_feed", 1)
+    decoder = _decoder_weights(weights, cell, target_embedding.shape[1], units, is_fed)
+    attention = options.text("global_attention", "general")
+    bridge = _bridge(weights, cell, encoder, decoder)
     model = RecurrentModel(
-        source_embedding=source.reorder(weights, f"encoder.{_EMBEDDING}"),
-        target_embedding=target.reorder(weights, f"decoder.{_EMBEDDING}"),
+        source_embedding=source_embedding,
+        target_embedding=target_embedding,
         encoder_cell=cell,
         encoder=encoder,
         decoder_cell=cell,
         decoder=decoder,
         attention="bahdanau" if attention == "mlp" else attention,
-        attention_weights=_attention_weights(weights, attention),
-        readout=_readout_weights(weights, len(decoder[0][1])),
+        attention_weights=_attention_weights(weights, attention, units),
+        readout=_readout_weights(weights, units),
         readout_activation="linear" if attention == "mlp" else "tanh",
-        normalizer=option(options, "global_attention_function", "softmax"),
-        output=[transposed(output), bias],
-        input_feeding=bool(option(options, "input_feed", 1)),
+        normalizer=options.text("global_attention_function", "softmax"),
+        output=[transposed(output), target.take(weights, f"{generator}.bias")],
+        input_feeding=is_fed,
         read_source_end=False,
         bridge="states",
-        **_bridge(weights, cell, encoder, decoder),
+        **bridge,
     )
     return model.to_seq2seq(weights, make_tokenizer(weights, source, target))
 
 
 def _check_options(weights, options, vocabularies):
     for name, supported in _OPTIONS.items():
-        weights.require_option(name, option(options, name, supported[0]), *supported)
-    layers = [option(options, f"{side}_layers", 2) for side in ("enc", "dec")]
+        weights.require_option(name, options.get(name, supported[0]), *supported)
+    layers = [options.get(f"{side}_layers", 2) for side in ("enc", "dec")]
     if layers[0] != layers[1]:
-        weights.refuse(f"enc_layers {layers[0]} and dec_layers {layers[1]}")
-    vocabularies = vocabularies if isinstance(vocabularies, dict) else {}
+        weights.refuse("enc_layers {} and dec_layers {}".format(*map(describe, layers)))
     if vocabularies.get("src_feats"):
         weights.refuse("src_feats, features of source tokens")
     start = vocabularies.get("decoder_start_token", "<s>")
@@ -111,17 +123,14 @@ def _check_options(weights, options, vocabularies):
     weights.check_options()
 
 
-def _decoder_weights(weights, cell):
+def _decoder_weights(weights, cell, width, units, is_fed):
     """Return `cell_weights` of each decoder layer: cells with input feeding, else one layer."""
-    if "decoder.rnn.weight_ih_l0" in weights:
-        return [layer for [layer] in layer_weights(weights, "decoder.rnn", cell)]
-    layers = []
-    while not layers or f"decoder.rnn.layers.{len(layers)}.weight_ih" in weights:
-        layers.append(cell_weights(weights, f"decoder.rnn.layers.{len(layers)}", "", cell))
-    return layers
+    if is_fed:
+        return stacked_cell_weights(weights, "decoder.rnn.layers", cell, width + units, units)
+    return [layer for [layer] in layer_weights(weights, "decoder.rnn", cell, width, units=units)]
 
 
-def _attention_weights(weights, attention):
+def _attention_weights(weights, attention, units):
     """Return the weights of the attention layer.
 
     OpenNMT-py multiplies the query by the matrix of "general", and we the keys.
@@ -129,15 +138,15 @@ def _attention_weights(weights, attention):
     if attention == "dot":
         return []
     if attention == "general":
-        return [weights.take("decoder.attn.linear_in.weight")]
-    query, bias = kernel_and_bias(weights, "decoder.attn.linear_query")
-    key = transposed(weights.take("decoder.attn.linear_context.weight"))
-    return [query, key, transposed(weights.take("decoder.attn.v.weight")), bias]
+        return [weights.take("decoder.attn.linear_in.weight", units, units)]
+    query, bias = kernel_and_bias(weights, "decoder.attn.linear_query", units)
+    key = transposed(weights.take("decoder.attn.linear_context.weight", len(bias), units))
+    return [query, key, transposed(weights.take("decoder.attn.v.weight", 1, len(bias))), bias]
 
 
 def _readout_weights(weights, units):
     """Return kernel and bias for state and context, which OpenNMT-py has in the other order."""
-    kernel, bias = kernel_and_bias(weights, "decoder.attn.linear_out")
+    kernel, bias = kernel_and_bias(weights, "decoder.attn.linear_out", 2 * units, units)
     return [np.concatenate([kernel[-units:], kernel[:-units]]), bias]
 
 
@@ -148,20 +157,19 @@ def _bridge(weights, cell, encoder, decoder):
     bridge, in relu(W e + b). It multiplies the states of all layers, h or c, as vectors of the size
     of one direction of all layers, of which there are two with two directions.
     """
-    sizes = [sum(len(recurrent) for _, recurrent, _ in layer) for layer in encoder]
+    sizes = state_widths(encoder)
     if sizes != [len(recurrent) for _, recurrent, _ in decoder]:
         raise weights.error(f"encoder states of widths {sizes} and others of the decoder")
     if "encoder.bridge.0.weight" not in weights:
         return {}
+    size = sum(len(cells[0][1]) for cells in encoder)
+    copies = len(encoder[0])
     kinds = 2 if cell == "lstm" else 1
     blocks, biases = {}, {}
     for kind in range(kinds):
-        kernel, bias = kernel_and_bias(weights, f"encoder.bridge.{kind}")
-        copies = sum(sizes) // len(bias)
-        indices = range(copies)
-        kernel = block_matrix(
-            {(i, i): kernel for i in indices}, [len(bias)] * copies, [len(bias)] * copies
-        )
+        kernel, bias = kernel_and_bias(weights, f"encoder.bridge.{kind}", size, size)
+        diagonal = {(i, i): kernel for i in range(copies)}
+        kernel = block_matrix(weights, diagonal, [size] * copies, [size] * copies)
         ends = np.cumsum(sizes)[:-1]
         rows = np.split(kernel, ends)
         for i, row in enumerate(rows):
@@ -172,7 +180,7 @@ def _bridge(weights, cell, encoder, decoder):
     state_sizes = [size for size in sizes for _ in range(kinds)]
     return {
         "bridge_weights": [
-            block_matrix(blocks, state_sizes, state_sizes),
+            block_matrix(weights, blocks, state_sizes, state_sizes),
             np.concatenate([biases[index] for index in sorted(biases)]),
         ],
         "bridge_activation": "relu",

@@ -16,6 +16,8 @@ from keras_bahdanau.layers import (
     StateBridge,
 )
 from keras_bahdanau.models import Seq2Seq
+from keras_bahdanau.models.saved_models import check_finite_weights
+from keras_bahdanau.toolkits.weights import MAX_LAYERS
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
 _LAYERS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
@@ -111,6 +113,8 @@ class RecurrentModel:
         model.bridge.set_weights(self.bridge_weights)
         if self.output is not None:
             model.output_layer.set_weights(self.output)
+        # Sums and products of finite weights may be too large for float32.
+        check_finite_weights(model, "path", weights.path)
         return model
 
     def _make_encoder(self):
@@ -173,14 +177,21 @@ def transposed(weight):
     return np.ascontiguousarray(weight.T)
 
 
-def kernel_and_bias(weights, name):
-    """Return kernel and bias of a `torch.nn.Linear`, with zeros for a bias that it lacks."""
-    kernel = transposed(weights.take(f"{name}.weight"))
-    bias = weights.get(f"{name}.bias")
+def kernel_and_bias(weights, name, inputs=None, units=None):
+    """Return kernel and bias of a `torch.nn.Linear`, with zeros for a bias that it lacks.
+
+    Args:
+        weights: `Weights` of the checkpoint.
+        name: Name of the module.
+        inputs: Expected width of its inputs; `None` for any width.
+        units: Expected width of its outputs; `None` for any width.
+    """
+    kernel = transposed(weights.take(f"{name}.weight", units, inputs))
+    bias = weights.get(f"{name}.bias", kernel.shape[1])
     return [kernel, np.zeros(kernel.shape[1], "float32") if bias is None else bias]
 
 
-def cell_weights(weights, name, suffix, cell):
+def cell_weights(weights, name, suffix, cell, inputs, units=None):
     """Return the weights of a Keras cell from those of a PyTorch cell or layer.
 
     PyTorch has two biases, and its gates of a GRU are in the order r, z, n instead of z, r, h. A
@@ -191,17 +202,18 @@ def cell_weights(weights, name, suffix, cell):
         name: Name of the PyTorch module.
         suffix: End of the names of weights, such as "_l0_reverse"; empty for a cell.
         cell: "gru" or "lstm".
+        inputs: Width of the inputs.
+        units: Width of the state; `None` for any width.
 
     Returns:
         List of kernel, recurrent kernel and bias.
     """
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    kernel, recurrent, *biases = (
-        np.ascontiguousarray(weights.take(f"{name}.{part}{suffix}").T) for part in names
-    )
-    gates = {"gru": 3, "lstm": 4}[cell]
-    if kernel.shape[1] != gates * len(recurrent):
+    recurrent = transposed(weights.take(f"{name}.weight_hh{suffix}", None, units))
+    units, width = recurrent.shape
+    if width != {"gru": 3, "lstm": 4}[cell] * units:
         raise weights.error(f"weights of {name} that are not those of a {cell}")
+    kernel = transposed(weights.take(f"{name}.weight_ih{suffix}", width, inputs))
+    biases = [weights.take(f"{name}.{part}{suffix}", width) for part in ("bias_ih", "bias_hh")]
     if cell == "lstm":
         return [kernel, recurrent, sum(biases)]
 
@@ -212,23 +224,70 @@ def cell_weights(weights, name, suffix, cell):
     return [reorder(kernel), reorder(recurrent), np.stack([reorder(bias) for bias in biases])]
 
 
-def layer_weights(weights, name, cell, directions=("",)):
+def layer_weights(weights, name, cell, inputs, directions=("",), units=None):
     """Return the weights of the stacked layers of a `torch.nn.GRU` or `torch.nn.LSTM`.
 
     Args:
         weights: `Weights` of the checkpoint.
         name: Name of the module.
         cell: "gru" or "lstm".
+        inputs: Width of the inputs.
         directions: Ends of the names of weights of the directions, such as `("", "_reverse")`.
+        units: Width of the state; `None` for any width.
 
     Returns:
         For each layer a list with `cell_weights` of each direction.
     """
     layers = []
-    while not layers or f"{name}.weight_ih_l{len(layers)}" in weights:
-        suffixes = [f"_l{len(layers)}{direction}" for direction in directions]
-        layers.append([cell_weights(weights, name, suffix, cell) for suffix in suffixes])
+    for layer in count_layers(weights, f"{name}.weight_ih_l{{}}"):
+        cells = []
+        for direction in directions:
+            suffix = f"_l{layer}{direction}"
+            cells.append(cell_weights(weights, name, suffix, cell, inputs, units))
+            units = _units(cells[0])  # equal in all layers
+        layers.append(cells)
+        inputs = units * len(directions)
     return layers
+
+
+def stacked_cell_weights(weights, name, cell, inputs, units):
+    """Return `cell_weights` of a list of PyTorch cells, each of which reads the one below.
+
+    Args:
+        weights: `Weights` of the checkpoint.
+        name: Name of the list.
+        cell: "gru" or "lstm".
+        inputs: Width of the inputs of the first cell.
+        units: Width of the state.
+    """
+    layers = []
+    for layer in count_layers(weights, f"{name}.{{}}.weight_ih"):
+        layers.append(cell_weights(weights, f"{name}.{layer}", "", cell, inputs, units))
+        inputs = units
+    return layers
+
+
+def count_layers(weights, name):
+    """Return the range of the layers for which a weight exists, at least one of them.
+
+    Args:
+        weights: `Weights` of the checkpoint.
+        name: Name of the weight, with `{}` for the number of the layer.
+
+    Raises:
+        ValueError: If there are more than `MAX_LAYERS`.
+    """
+    count = 1
+    while name.format(count) in weights:
+        count += 1
+        if count > MAX_LAYERS:
+            raise weights.error(f"more than {MAX_LAYERS} layers with weights {name.format('N')}")
+    return range(count)
+
+
+def state_widths(layers):
+    """Return the width of the state of each layer of an encoder, of all directions together."""
+    return [sum(_units(cell) for cell in cells) for cells in layers]
 
 
 def directions_of(weights, name):
@@ -236,15 +295,17 @@ def directions_of(weights, name):
     return ("", "_reverse") if f"{name}.weight_ih_l0_reverse" in weights else ("",)
 
 
-def block_matrix(blocks, rows, columns):
+def block_matrix(weights, blocks, rows, columns):
     """Return a matrix of blocks, which is zero elsewhere.
 
     Args:
+        weights: `Weights` of the checkpoint, whose size limits that of the matrix.
         blocks: Dict of arrays by the index of their block row and block column.
         rows: Heights of the block rows.
         columns: Widths of the block columns.
     """
     tops, lefts = np.cumsum([0, *rows]), np.cumsum([0, *columns])
+    weights.check_growth(int(tops[-1]) * int(lefts[-1]), "the matrix of its bridge")
     matrix = np.zeros((tops[-1], lefts[-1]), "float32")
     for (i, j), block in blocks.items():
         matrix[tops[i] : tops[i + 1], lefts[j] : lefts[j + 1]] = block

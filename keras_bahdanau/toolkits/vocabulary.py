@@ -3,13 +3,20 @@
 import numpy as np
 
 from keras_bahdanau.text import Tokenizer
+from keras_bahdanau_runtime.text.corpus import not_utf8
+from keras_bahdanau_runtime.text.pieces import Spelling
+from keras_bahdanau_runtime.text.split_text import mark_of, piece_tokenizer
+from keras_bahdanau_runtime.text.tokenizer import MAX_VOCABULARY_SIZE
+
+_MAX_BYTES = 2**26  # of a file
 
 
 class Vocabulary:
     """Pieces of one language, and their ids in the other toolkit.
 
     Args:
-        pieces: All pieces in the order of the toolkit's ids, with the special ones.
+        pieces: All pieces in the order of the toolkit's ids, with the special ones. If a piece
+            occurs twice, texts are encoded with the last one, and a special piece is the first one.
         special: The toolkit's spelling of padding, unknown, begin and end, in the order of our ids.
 
     Attributes:
@@ -18,12 +25,13 @@ class Vocabulary:
     """
 
     def __init__(self, pieces, special):
-        ids = {piece: index for index, piece in enumerate(pieces)}
-        ordinary = [index for index, piece in enumerate(pieces) if piece not in special]
+        ids = {piece: index for index, piece in reversed([*enumerate(pieces)])}
+        special_ids = [ids.get(piece) for piece in special]
+        ordinary = [index for index in range(len(pieces)) if index not in special_ids]
         self.pieces = [pieces[index] for index in ordinary]
-        self.order = [*map(ids.get, special), *ordinary]
+        self.order = [*special_ids, *ordinary]
 
-    def reorder(self, weights, name):
+    def take(self, weights, name, *shape):
         """Return a weight with a row per id of the toolkit, with the rows in the order of our ids.
 
         A special piece that the toolkit lacks has a row of zeros.
@@ -31,21 +39,51 @@ class Vocabulary:
         Args:
             weights: `Weights` of the checkpoint.
             name: Name of a weight `(V', ...)`.
+            *shape: The expected sizes of a row, `None` for any size.
 
         Returns:
             `(V, ...)` array.
 
         Raises:
-            ValueError: If the weight has another number of rows than the toolkit has ids.
+            ValueError: If the weight has another number of rows than the toolkit has ids, or
+                another shape.
         """
-        rows = weights.take(name)
+        rows = weights.take(name, None, *shape)
         size = sum(index is not None for index in self.order)
         if len(rows) != size:
             raise weights.error(f"{len(rows)} rows in {name} and a vocabulary of {size} pieces")
-        zeros = np.zeros_like(rows[:1])
-        return np.concatenate(
-            [zeros if index is None else rows[index : index + 1] for index in self.order]
+        reordered = np.zeros((len(self.order), *rows.shape[1:]), rows.dtype)
+        has_row = [index is not None for index in self.order]
+        reordered[has_row] = rows[[index for index in self.order if index is not None]]
+        return reordered
+
+
+def read_vocabulary(path):
+    """Return the text of a vocabulary file, in which all forms of line ends are line feeds.
+
+    The toolkits open their files in the text mode of Python, which keeps a byte order mark.
+
+    Args:
+        path: UTF-8 text.
+
+    Raises:
+        ValueError: If the file is too large, not UTF-8, or has more lines than a vocabulary.
+    """
+    with open(path, "rb") as file:
+        contents = file.read(_MAX_BYTES + 1)
+    if len(contents) > _MAX_BYTES:
+        raise ValueError(f"{path}: expected a vocabulary of at most {_MAX_BYTES} bytes.")
+    try:
+        text = contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = contents.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {number}: {not_utf8(error)}") from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if (lines := text.count("\n")) > MAX_VOCABULARY_SIZE:
+        raise ValueError(
+            f"{path}: expected at most {MAX_VOCABULARY_SIZE} pieces. Received: {lines} lines"
         )
+    return text
 
 
 def make_tokenizer(weights, source, target):
@@ -57,10 +95,14 @@ def make_tokenizer(weights, source, target):
         target: `Vocabulary` of the target language.
 
     Raises:
-        ValueError: If a piece is empty, contains a space, or occurs twice.
+        ValueError: If a piece is not Unicode text, or occurs more than twice.
     """
-    is_joint = source.pieces == target.pieces
+    sides = [source] if source.pieces == target.pieces else [source, target]
     try:
-        return Tokenizer.from_pieces(source.pieces, None if is_joint else target.pieces)
+        tokenizers = [piece_tokenizer("pieces", side.pieces, strict=False) for side in sides]
     except ValueError as error:
         raise weights.error(f"a vocabulary with an unsupported piece: {error}") from error
+    spellings = [Spelling(mark=mark_of(side.pieces)) for side in sides]
+    if len(sides) == 1:
+        return Tokenizer(tokenizers[0], None, spellings[0])
+    return Tokenizer(*tokenizers, *spellings)

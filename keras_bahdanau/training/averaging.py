@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau_runtime.files import atomic_write
 
 
@@ -26,7 +27,8 @@ def average_checkpoints(paths, output):
 
     Raises:
         ValueError: If `paths` is empty or a single path, `output` does not end with `.keras`, or
-            the weights of a file have other names or shapes than those of the first.
+            the weights of a file have other names or shapes than those of the first, or NaN or
+            infinity.
 
     Example:
 
@@ -46,7 +48,7 @@ def average_checkpoints(paths, output):
         raise ValueError(f"Argument `output` must end with .keras. Received: {str(output)!r}")
     expected, sums = None, {}
     for path in paths:
-        model = keras.saving.load_model(path, compile=False)
+        model = load_saved_model(path, "paths")
         # Not the paths of weights: Keras numbers layers without a name as they are loaded.
         weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
         expected = weights if expected is None else expected

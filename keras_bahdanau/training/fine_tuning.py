@@ -5,6 +5,7 @@ import logging
 import keras
 
 from keras_bahdanau.models.rnn_search import RNNSearch
+from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau_runtime.runs.initial import InitialModel
@@ -38,12 +39,12 @@ def initial_model(options, tokenizer):
 
     Raises:
         ValueError: If `init` is not a `Seq2Seq`, options contradict its architecture, it is
-            quantized, it has fewer ids than the tokenizer, or its dtype policy cannot be changed to
-            that of the options.
+            quantized, has NaN or infinity in a weight, has fewer ids than the tokenizer, or its
+            dtype policy cannot be changed to that of the options.
     """
     source = InitialModel.read(options.init)
     source.check_architecture(options)
-    loaded = keras.saving.load_model(source.path, compile=False)
+    loaded = load_saved_model(source.path, "init")
     if not isinstance(loaded, Seq2Seq):
         raise ValueError(
             "Argument `init` must be a Seq2Seq, such as the model of a run of `train`. "

@@ -37,6 +37,7 @@ from keras_bahdanau.distribution import (
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.optimizers import Adam, WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
@@ -177,15 +178,15 @@ def load_best(*runs):
         The model, or an `Ensemble` of the models of several runs.
 
     Raises:
-        ValueError: If a folder contains no best model, a model has no tokenizer, or the models have
-            different vocabularies.
+        ValueError: If a folder contains no best model, a model has no tokenizer, or NaN or infinity
+            in a weight, or the models have different vocabularies.
     """
     models = [_load(best_file(run), compile=False) for run in runs]
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
 def _load(path, compile):
-    model = keras.saving.load_model(path, compile=compile)
+    model = load_saved_model(path, "run", compile=compile)
     if getattr(model, "tokenizer", None) is None:
         raise ValueError(
             "Argument `run` must be the folder of a run of this version of keras_bahdanau. "

@@ -82,6 +82,16 @@ def test_a_model_without_weights_is_refused(tmp_path):
         RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
 
 
+def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
+    model = RNNSearch(50, 40, **SMALL)
+    model.build()
+    bias = model.bridge.weights[-1]
+    bias.assign(keras.ops.full(bias.shape, float("nan")))
+    with pytest.raises(ValueError, match=r"`model` must be .* finite numbers.* NaN in "):
+        export(model, tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path):
     model = RNNSearch(50, 40, **SMALL)
     model.build()

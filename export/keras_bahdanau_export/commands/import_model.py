@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keras_bahdanau_export.commands.arguments import check_file, check_installed
+from keras_bahdanau_export.commands.arguments import check_file
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_export.commands.terminal import print_message
 from keras_bahdanau_runtime.files import atomic_folder
@@ -58,7 +58,6 @@ def import_model(
         raise ValueError(
             f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
         )
-    check_installed("torch", extra="torch")
     check_keras()
     import_keras()  # Keras imports TensorFlow, if it is installed, when it creates weights
     from keras_bahdanau import toolkits

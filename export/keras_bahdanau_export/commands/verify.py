@@ -51,10 +51,9 @@ def verify(
     check_file("model", best_file(model) if is_run else model)
     texts = [] if source is None else read_side(text_source(source), UTF_8_TEXT)
     import_keras()
-    import keras
-
+    from keras_bahdanau.models.saved_models import load_saved_model
     from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
-    loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
+    loaded = load_best(model) if is_run else load_saved_model(model, "model")
     print(parity.verify(loaded, folder, texts=texts, count=count, seed=seed, providers=providers))

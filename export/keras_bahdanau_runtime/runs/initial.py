@@ -10,8 +10,10 @@ from typing import Any
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
 _CONFIG_FILE, _TOKENIZER_FILE = "config.json", "assets/tokenizer.json"  # inside a .keras file
+_MAX_SIZE = 2**26  # bytes of each of the two
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,26 @@ class InitialModel:
         path = Path(init)
         if not path.is_file():
             path = best_file(path, "init")
-        tokenizer = None
+        contents = None
         try:
-            with zipfile.ZipFile(path) as archive:
-                document = json.loads(archive.read(_CONFIG_FILE))
+            with open_zip(path) as archive:
+                document = json.loads(read_member(archive, _CONFIG_FILE, _MAX_SIZE))
                 if _TOKENIZER_FILE in archive.namelist():
-                    contents = archive.read(_TOKENIZER_FILE)
-                    tokenizer = Tokenizer.parse(contents, f"{path}, {_TOKENIZER_FILE}")
-            return cls(path, document["class_name"], dict(document["config"]), tokenizer)
-        except (zipfile.BadZipFile, KeyError, TypeError, json.JSONDecodeError) as error:
+                    contents = read_member(archive, _TOKENIZER_FILE, _MAX_SIZE)
+            match document:
+                case {"class_name": str(class_name), "config": dict(config)}:
+                    pass
+                case _:
+                    raise ValueError(f"{_CONFIG_FILE} is not that of a model")
+        except (zipfile.BadZipFile, ValueError, RecursionError) as error:
             raise ValueError(
                 "Argument `init` must be the folder of a training run, or the .keras file of a "
-                f"model. Received: {str(path)!r}, which is not a .keras file: {error}"
+                f"model. Received: {str(path)!r}, which is not a .keras file: {error!s:.400}"
             ) from error
+        tokenizer = None
+        if contents is not None:
+            tokenizer = Tokenizer.parse(contents, f"{path}, {_TOKENIZER_FILE}")
+        return cls(path, class_name, config, tokenizer)
 
     def choose_tokenizer(self, replacement: Tokenizer | None) -> Tokenizer:
         """Return the tokenizer of the model, or the one that the options name if it has none.
@@ -82,7 +91,7 @@ class InitialModel:
         for side in ("source", "target"):
             limit = self.config.get(f"{side}_vocabulary_size")
             size = getattr(replacement, f"{side}_vocabulary_size")
-            if limit is not None and size > limit:
+            if isinstance(limit, int) and size > limit:
                 raise ValueError(
                     f"Argument `tokenizer` must have at most {limit} {side} ids, as many as the "
                     f"model of `init`. Received: one with {size}"
@@ -100,7 +109,7 @@ class InitialModel:
             if name not in values:
                 contradictions.append(f"`{name}` is {value!r}, which {self.class_name} lacks")
             elif name != "encoder_dropout" and values[name] != value:
-                contradictions.append(f"`{name}` is {value!r} instead of {values[name]!r}")
+                contradictions.append(f"`{name}` is {value!r} instead of {values[name]!r:.80}")
         if contradictions:
             raise ValueError(
                 "Arguments of the architecture must be left out with `init`, or be those of "

@@ -50,6 +50,11 @@ def _model_option(default: Any, help: str, **metadata: Any) -> Any:
     return _option(None, help, model_default=default, **metadata)
 
 
+_MAX_FILE_SIZE = 2**20  # bytes of a file of options, and characters of its values
+_MAX_DEPTH = 100
+_TOO_DEEP = f"values in more than {_MAX_DEPTH} lists and mappings"
+_MAX_DIGITS = 400  # of a number in YAML: the time to convert longer ones is not linear
+
 _COUNT = {"low": 1}
 _SHARE = {"low": 0, "high": 1, "open_high": True}
 _ABOVE_ZERO = {"low": 0, "open_low": True}
@@ -461,7 +466,7 @@ class TrainingOptions:
             value = getattr(self, name)
             if value != getattr(TrainingOptions, name):
                 raise ValueError(
-                    f"Argument `{name}` must be left out for {owner}. Received: {value!r}"
+                    f"Argument `{name}` must be left out for {owner}. Received: {value!r:.200}"
                 )
         if self.target_tokenizer is not None and not has_file:
             raise ValueError(
@@ -605,54 +610,82 @@ def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: s
             matches = difflib.get_close_matches(str(name), names, n=1)
             hint = f"Did you mean `{matches[0]}`?" if matches else f"The options are {names}."
             raise ValueError(
-                f"Argument `{name}` must be an option of {purpose}. {hint} "
-                f"Received: {name}={values[name]!r}"
+                f"Argument `{name!s:.80}` must be an option of {purpose}. {hint} "
+                f"Received: {name!s:.80}={values[name]!r:.200}"
             )
 
 
-def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_options(path: str | os.PathLike[str], argument: str = "config") -> dict[str, Any]:
     """Read a mapping from a YAML or JSON file.
 
     Args:
         path: File with the suffix .json, .yaml or .yml.
+        argument: Name of the argument, for messages.
 
     Returns:
         A `dict`, whose values are not checked; an empty YAML file gives an empty one.
 
     Raises:
-        ValueError: The file has another suffix, another format, no mapping, or a mapping with a
-            duplicate key.
+        ValueError: The file has another suffix, another format, no mapping, a mapping with a
+            duplicate key, or is too large: it has, or YAML aliases expand it to, more than 2**20
+            characters.
         MissingDependencyError: The file is YAML and PyYAML is not installed.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".json", ".yaml", ".yml"):
         raise ValueError(
-            f"Argument `config` must end with .json, .yaml or .yml. Received: {str(path)!r}"
+            f"Argument `{argument}` must end with .json, .yaml or .yml. Received: {str(path)!r}"
         )
-    data = path.read_bytes()
+    with open(path, "rb") as file:
+        data = file.read(_MAX_FILE_SIZE + 1)
+    if len(data) > _MAX_FILE_SIZE:
+        raise ValueError(
+            f"Argument `{argument}` must be a file of at most {_MAX_FILE_SIZE} bytes. "
+            f"Received: {str(path)!r}, which has more"
+        )
     if suffix == ".json":
         format = "JSON"
         errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
         parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)
     else:
         yaml = require("yaml", extra="cli")
-        format, errors = "YAML", (yaml.YAMLError, ValueError)
+        # PyYAML raises the last four for tags that do not fit their values, such as !!bool x.
+        errors = (yaml.YAMLError, ValueError, RecursionError)
+        errors += (KeyError, IndexError, AttributeError, TypeError)
+        format = "YAML"
         parse = _parse_yaml
     try:
         values = parse(data)
+        if isinstance(values, dict | list):
+            _check_depth(values)
     except errors as error:
+        is_deep = isinstance(error, RecursionError)
+        problem = _TOO_DEEP if is_deep else " ".join(str(error).split())
         raise ValueError(
-            f"Argument `config` must be {format}. Received: {str(path)!r}: "
-            + " ".join(str(error).split())
+            f"Argument `{argument}` must be {format}. Received: {str(path)!r}: {problem:.400}"
         ) from error
     values = {} if values is None and format == "YAML" else values
     if not isinstance(values, dict):
         raise ValueError(
-            "Argument `config` must contain a mapping of options to values. "
+            f"Argument `{argument}` must contain a mapping of options to values. "
             f"Received: {str(path)!r}, which contains {values!r:.80}"
         )
     return values
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a `ValueError` for lists and mappings in more than `_MAX_DEPTH` others."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    if level:
+        raise ValueError(_TOO_DEEP)
 
 
 def _parse_yaml(data: bytes) -> Any:
@@ -660,6 +693,12 @@ def _parse_yaml(data: bytes) -> Any:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
         """YAML 1.1 with the floats and unique keys of YAML 1.2; in YAML 1.1, 1e-3 is a str."""
+
+        def get_single_node(self) -> Any:
+            node = super().get_single_node()
+            if node is not None:
+                _check_expanded_size(node)
+            return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
@@ -669,6 +708,35 @@ def _parse_yaml(data: bytes) -> Any:
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return yaml.load(data, Loader)
+
+
+def _check_expanded_size(root: Any) -> None:
+    """Raise a `ValueError` for YAML whose aliases make it too large, or part of itself.
+
+    Args:
+        root: The outermost `yaml.Node`. Aliases of a node are the same object.
+    """
+    sizes: dict[int, int | None] = {}  # by id; `None` while the size of a node is computed
+
+    def size_of(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = None
+            value, size = node.value, 1
+            if isinstance(value, str):
+                size += len(value)
+                if len(value) > _MAX_DIGITS and node.tag.endswith((":int", ":float")):
+                    raise ValueError(f"a number of {len(value)} characters")
+            for item in value if isinstance(value, list) else ():
+                size += sum(map(size_of, item)) if isinstance(item, tuple) else size_of(item)
+            sizes[id(node)] = size
+        size_or_none = sizes[id(node)]
+        if size_or_none is None:
+            raise ValueError("an alias of a value that contains it")
+        if size_or_none > _MAX_FILE_SIZE:
+            raise ValueError(f"aliases that expand it to more than {_MAX_FILE_SIZE} characters")
+        return size_or_none
+
+    size_of(root)
 
 
 def _validated(option: Field[Any], value: Any) -> Any:
@@ -685,25 +753,27 @@ def _validated(option: Field[Any], value: Any) -> Any:
         if not all(isinstance(item, str) and item in choices for item in names):
             expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
             raise ValueError(
-                f"Argument `{name}` must be one or several of {expected}. Received: {value!r}"
+                f"Argument `{name}` must be one or several of {expected}. Received: {value!r:.200}"
             )
         return tuple(names)
     if get_origin(kind) is tuple:  # paths, or a single path
         paths = value if isinstance(value, list | tuple) else [value]
         if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
-            raise ValueError(f"Argument `{name}` must be a path, or several. Received: {value!r}")
+            raise ValueError(
+                f"Argument `{name}` must be a path, or several. Received: {value!r:.200}"
+            )
         return tuple(map(Path, paths))
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
-            raise ValueError(f"Argument `{name}` must be a path. Received: {value!r}")
+            raise ValueError(f"Argument `{name}` must be a path. Received: {value!r:.200}")
     elif kind is bool:
         if not isinstance(value, bool):
-            raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r}")
+            raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r:.200}")
     elif kind is str:
         choices = rules.get("choices")
         if not isinstance(value, str) or (choices is not None and value not in choices):
             expected = "a name" if choices is None else f"one of {', '.join(map(repr, choices))}"
-            raise ValueError(f"Argument `{name}` must be {expected}. Received: {value!r}")
+            raise ValueError(f"Argument `{name}` must be {expected}. Received: {value!r:.200}")
     else:
         check_range(name, value, kind, **rules["limits"])
     return kind(value)

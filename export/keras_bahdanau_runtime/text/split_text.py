@@ -40,33 +40,48 @@ class PieceJoiner:
         return text.removesuffix(self._mark)
 
 
-def piece_tokenizer(name: str, pieces: Sequence[str]) -> Any:
+def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> Any:
     """Return a `tokenizers.Tokenizer` of pieces that are separated by spaces.
 
     Args:
         name: Name of the argument, for messages.
         pieces: The pieces in the order of their ids, which start at 4.
+        strict: Whether each piece must be one of a text. Otherwise a piece may be empty or contain
+            a space, and may occur twice: texts are then encoded with the last one. Ids of the
+            others can only be decoded.
 
     Raises:
-        ValueError: A piece is not a str, is empty or contains a space, or occurs twice.
+        ValueError: A piece is not a str, or occurs more than twice; or, if `strict`, is empty or
+            contains a space, or occurs twice.
     """
     for index, piece in enumerate(pieces):
         check_text(f"{name}[{index}]", piece)
-        if not piece or " " in piece:
+        if strict and (not piece or " " in piece):
             raise ValueError(
                 f"Argument `{name}[{index}]` must be a piece without spaces. Received: {piece!r}"
             )
+    limit = 1 if strict else 2
     for piece, count in Counter(pieces).most_common(1):
-        if count > 1:
+        if count > limit:
             raise ValueError(
-                f"Argument `{name}` must contain each piece once. Received: {piece!r} {count} times"
+                f"Argument `{name}` must contain each piece {'once' if strict else 'at most twice'}"
+                f". Received: {piece!r:.80} {count} times"
             )
     lib = require("tokenizers", extra="text")
     # With a space in front, no piece is spelled like a special one.
     byte_level = lib.pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
     vocabulary = {piece: index for index, piece in SPECIAL.items()}
+    last_ids = {piece: index for index, piece in enumerate(pieces, start=len(SPECIAL))}
     for index, piece in enumerate(pieces, start=len(SPECIAL)):
-        [(spelled, _)] = byte_level.pre_tokenize_str(piece)
+        # The space is no letter of a byte-level piece, so no text is encoded with a piece that has
+        # one, and `byte_pieces` decodes it literally.
+        spelled = f" {piece}"
+        if piece and " " not in piece and last_ids[piece] == index:
+            [(spelled, _)] = byte_level.pre_tokenize_str(piece)
+        if spelled in vocabulary:
+            raise ValueError(
+                f"Argument `{name}` must contain a piece with spaces once. Received: {piece!r:.80}"
+            )
         vocabulary[spelled] = index
     tokenizer = lib.Tokenizer(lib.models.WordLevel(vocabulary, unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(

@@ -1,8 +1,11 @@
 """Imported models against plain PyTorch models with the weights' names of each toolkit."""
 
 import argparse
+import copy
 import json
 import os
+import re
+import zipfile
 
 import keras
 import numpy as np
@@ -159,6 +162,53 @@ def test_tied_embeddings_stay_tied(tmp_path):
     assert (tied.tie_embeddings, scaled.tie_embeddings) == (True, False)
 
 
+def test_fairseq_dictionaries_are_read_as_by_fairseq(tmp_path):
+    """Flags, counts of any sign, spaces, line ends and marks as in `Dictionary.add_from_file`."""
+    lines = "a -7\r\nred 1_0 \u3000\nca@@ 7\nt 7\rsees 0\nthe 7\ndog 7\n"
+    extra = "red 3 #fairseq:overwrite\n<unk> 1 #fairseq:overwrite \n two words 1\n"
+    model = make_fairseq_with(tmp_path, "\ufeffnever 5\n" + lines + extra)
+    imported = import_fairseq(tmp_path / "checkpoint.pt", [tmp_path / "dict.txt"])
+    text = "\ufeffnever a red ca@@ t sees the dog red <unk> never"
+    # Our ids from 4 on have the order of the lines. "red" is that of line 9.
+    expected = [4, 5, 12, 7, 8, 9, 10, 11, 12, 13, 1, 3]
+    assert imported.tokenizer.encode_source(text) == expected
+    assert imported.tokenizer.decode([6]) == imported.tokenizer.decode([12]) == "red"
+    embedding = imported.target_embedding.get_weights()[0]
+    np.testing.assert_array_equal(embedding[4:], model["decoder.embed_tokens.weight"][4:])
+
+
+def make_fairseq_with(folder, dictionary):
+    """Write a checkpoint and a joint dictionary of 11 lines, and return the weights."""
+
+    class Larger(Fairseq):
+        pieces = (Fairseq.pieces[0] + list("1234"),) * 2
+
+    model = Larger(bidirectional=True, layers=1, projected=False, shared=True)
+    (folder / "dict.txt").write_bytes(dictionary.encode())
+    torch.save(model.checkpoint(), folder / "checkpoint.pt")
+    return model.state_dict()
+
+
+def test_joeynmt_vocabularies_are_read_as_by_joeynmt(tmp_path):
+    """Special pieces come first, repeated lines count once, and an empty line is a piece."""
+    model = write_joey(tmp_path / "joey", joey_config())
+    text = "a\r\nred\nca@@\na\n\n</s>\nsees\x0bthe\ndog"
+    (tmp_path / "joey/src_vocab.txt").write_bytes(text.encode())
+    tokenizer = import_joeynmt(tmp_path / "joey").tokenizer
+    assert tokenizer.encode_source("a red ca@@ sees the dog") == [4, 5, 6, 8, 9, 10, 3]
+    assert len(model.pieces[0]) == tokenizer.source_vocabulary_size == 11
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_files_of_old_versions_and_other_types_have_the_same_weights(tmp_path, dtype):
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    state = checkpoint["model"] = {n: w.to(dtype) for n, w in checkpoint["model"].items()}
+    torch.save(checkpoint, tmp_path / "model.pt", _use_new_zipfile_serialization=False)
+    model = import_opennmt(tmp_path / "model.pt")
+    weight = state["decoder.embeddings.make_embedding.emb_luts.0.weight"].float().numpy()
+    np.testing.assert_array_equal(model.target_embedding.get_weights()[0][4:], weight[4:])
+
+
 # --- What cannot be imported ----------------------------------------------------------------------
 
 
@@ -235,6 +285,168 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     refused("no weight decoder.attn.linear_in.weight", import_opennmt, path)
 
 
+NAN, LARGE = float("nan"), 1e39
+
+
+@pytest.mark.parametrize("value", [NAN, LARGE, -float("inf")])
+def test_weights_that_are_not_finite_are_named(tmp_path, value):
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    checkpoint["generator"]["bias"] = checkpoint["generator"]["bias"].double()
+    checkpoint["generator"]["bias"][3] = value
+    torch.save(checkpoint, tmp_path / "model.pt")
+    refused("NaN or infinity in the weight generator.bias", import_opennmt, tmp_path / "model.pt")
+
+
+def test_sums_of_weights_that_overflow_are_refused(tmp_path):
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    for part in ("ih", "hh"):
+        checkpoint["model"][f"encoder.rnn.bias_{part}_l0"][0] = 3e38
+    torch.save(checkpoint, tmp_path / "model.pt")
+    refused("finite numbers.*infinity in the weight .*bias", import_opennmt, tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model", [1], "`path` must have a mapping as model. Received: .*config.yaml', .* a list"),
+        ("data", "abc", "must have a mapping as data. .* has 'abc'"),
+        ("model.decoder", 3, "must have a mapping as model.decoder. .* has 3"),
+        ("model.encoder.embeddings", [], "a mapping as model.encoder.embeddings"),
+        ("model.encoder.embeddings.scale", "x", "true or false as model.encoder.embeddings.scale"),
+        ("model.tied_softmax", None, "true or false as model.tied_softmax"),
+        ("data.special_symbols.unk_token", 1, "text as data.special_symbols.unk_token"),
+        ("data.special_symbols.lang_tags", [1], r"text as data.special_symbols.lang_tags\[0\]"),
+    ],
+)
+def test_fields_of_a_configuration_are_checked(tmp_path, field, value, message):
+    config = {"data": {"special_symbols": {}}, "model": joey_config()}
+    write_joey(tmp_path, config["model"])
+    *parents, name = field.split(".")
+    part = config
+    for parent in parents:
+        part = part[parent]
+    part[name] = value
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    refused(message, import_joeynmt, tmp_path)
+
+
+def test_an_empty_section_of_a_configuration_has_the_defaults(tmp_path):
+    config = joey_config()
+    write_joey(tmp_path, config)
+    config["encoder"]["embeddings"] = None
+    (tmp_path / "config.yaml").write_text(json.dumps({"model": config, "data": None}))
+    assert import_joeynmt(tmp_path).source_vocabulary_size == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model", [1], "`path` must have a mapping as model. Received: .*, which has a list"),
+        ("vocab", "abc", "a mapping as vocab"),
+        ("vocab", {"src": [["a"]], "tgt": []}, r"text as vocab.src\[0\]"),
+        ("opt", [1], "a mapping as opt"),
+        ("opt", argparse.Namespace(rnn_type={}), "rnn_type a dict"),
+        ("optim", {(1, 2): 3}, "a key of type tuple"),
+    ],
+)
+def test_fields_of_a_checkpoint_are_checked(tmp_path, name, value, message):
+    torch.save(OpenNMT(onmt_options()).checkpoint() | {name: value}, tmp_path / "model.pt")
+    refused(message, import_opennmt, tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (6, 0), (7, 6), (6, 6, 1)])
+def test_shapes_of_weights_are_checked_by_name(tmp_path, shape):
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    name = "decoder.attn.linear_in.weight"
+    checkpoint["model"][name] = torch.zeros(shape)
+    torch.save(checkpoint, tmp_path / "model.pt")
+    message = f"a weight {name} of shape {shape} instead of (6, 6)"
+    refused(re.escape(message), import_opennmt, tmp_path / "model.pt")
+
+
+def write_zip(path, pickled, storages=(), method=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
+        for key, contents in enumerate(storages):
+            archive.writestr(f"archive/data/{key}", contents)
+
+
+NESTED_KEY = b"K\x01q\x00" + b"h\x00h\x00\x86q\x00" * 200
+PICKLES = {
+    "an array of bytes": (b"}X\1\0\0\0ac__builtin__\nbytearray\nJ\0\0\0\x70\x85Rs", "no list of"),
+    "a nested key": (b"}(" + NESTED_KEY[:-2] + b"q\x01K\x01u", "items of|a key of type tuple"),
+    "a long text": (b"}X\xff\xff\xff\xffabc", "incomplete"),
+    "too many operations": (b"(" * (2**22 + 1), "more than 4194304 operations"),
+    "a persistent id": (b"}K\x01Q", "a reference to another value"),
+    "no values": (b"s", "an operation without its values"),
+    "another operation": (b"I1\n", "the operation INT"),
+    "a recursive list": (b"}X\5\0\0\0model]q\0h\0as", "a mapping as model. .* has a list"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_of_strangers_are_refused_in_bounded_time_and_memory(tmp_path, name):
+    pickled, message = PICKLES[name]
+    write_zip(tmp_path / "model.pt", pickled)
+    refused(message, import_opennmt, tmp_path / "model.pt")
+
+
+def test_declared_sizes_are_compared_with_the_file(tmp_path):
+    path, checkpoint = tmp_path / "model.pt", OpenNMT(onmt_options()).checkpoint()
+    expanded = torch.zeros(1, dtype=torch.float16).expand(3_000_000_000)
+    torch.save(checkpoint | {"optim": expanded}, path)
+    refused("more numbers than its storage of 1", import_opennmt, path)
+    torch.save({"model": {"a": torch.zeros(2**20)}}, path)
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read("model/data.pkl")[2:-1]
+    write_zip(path, pickled, [bytes(2**22)], zipfile.ZIP_DEFLATED)
+    refused("a storage of 1048576 numbers", import_opennmt, path)
+    write_zip(path, pickled, [bytes(2**22 - 4), bytes(8)])
+    refused("does not have 4194304 bytes", import_opennmt, path)
+    write_zip(path, b"}" * 2**20, method=zipfile.ZIP_DEFLATED)
+    refused("`path` must be a recurrent model", import_opennmt, path)
+
+
+def test_storages_that_overlap_in_a_zip_file_are_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    large = torch.zeros(2**16)
+    torch.save({"model": {str(index): large.clone()[:1] for index in range(9)}}, path)
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read("model/data.pkl")[2:-1]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
+        archive.writestr("archive/data/0", bytes(2**18))
+        for index in range(1, 9):
+            copy = copy_info(archive.NameToInfo["archive/data/0"], f"archive/data/{index}")
+            archive.filelist.append(copy)
+            archive.NameToInfo[copy.filename] = copy
+    refused("whose weights have 2359296 bytes and the file", import_opennmt, path)
+
+
+def copy_info(info, name):
+    """A directory entry of another name for the same bytes of a zip file."""
+    copied = copy.copy(info)
+    copied.filename = name
+    return copied
+
+
+def test_many_layers_are_refused(tmp_path):
+    checkpoint = OpenNMT(onmt_options(layers=17)).checkpoint()
+    torch.save(checkpoint, tmp_path / "model.pt")
+    refused("more than 16 layers", import_opennmt, tmp_path / "model.pt")
+
+
+def test_a_damaged_storage_is_found(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save(OpenNMT(onmt_options()).checkpoint(), path)
+    contents = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("model/data/0").header_offset
+    contents[offset + 200] ^= 1
+    path.write_bytes(contents)
+    refused("which is damaged: .*'model/data/0'", import_opennmt, path)
+
+
 def test_missing_and_unreadable_files_are_named(tmp_path):
     refused("has no config.yaml", import_joeynmt, tmp_path)
     refused("'.*model.pt', which does not exist", import_opennmt, tmp_path / "model.pt")
@@ -244,6 +456,13 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
     torch.save({"model": {}, "args": argparse.Namespace(arch="lstm")}, tmp_path / "checkpoint.pt")
     files = tmp_path / "checkpoint.pt", [tmp_path / "dict.txt"]
     refused("dict.txt, line 2: expected a piece and its count", import_fairseq, *files)
+    for line in ("b x", "b 1.5", "1", "b 7 #fairseq:other", "b #fairseq:overwrite"):
+        (tmp_path / "dict.txt").write_text(f"a 7\n{line}\n")
+        refused("dict.txt, line 2: expected a piece and its count", import_fairseq, *files)
+    (tmp_path / "dict.txt").write_text("a 7\na 7\n")
+    refused("dict.txt, line 2: expected another piece .* flag", import_fairseq, *files)
+    (tmp_path / "dict.txt").write_bytes(b"a 7\n\xff 7\n")
+    refused("dict.txt, line 2: not UTF-8", import_fairseq, *files)
     refused("`dictionaries` must be one or two files", import_fairseq, files[0], [])
 
 

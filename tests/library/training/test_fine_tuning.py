@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import zipfile
 from pathlib import Path
 
 import keras
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BidirectionalEncoder, Seq2Seq, train
-from keras_bahdanau.training import TrainingOptions
-from keras_bahdanau.training.run import build
+from keras_bahdanau.models.saved_models import check_finite_weights
+from keras_bahdanau.training import TrainingOptions, average_checkpoints
+from keras_bahdanau.training.run import build, load_best
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.runs.initial import InitialModel
@@ -206,6 +208,48 @@ def test_weights_of_another_kind_of_model_are_refused(options, tmp_path):
     quantized.save(tmp_path / "int8.keras")
     with pytest.raises(ValueError, match=r"weights in floating point.*quantized"):
         build(options(init=tmp_path / "int8.keras"), TOKENIZER, 1, 0)
+
+
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (-np.inf, "infinity")])
+def test_files_with_weights_that_are_not_finite_are_refused(options, tmp_path, value, name):
+    model = keras.saving.load_model(RUN / "best.keras", compile=False)
+    model.save_weights(tmp_path / "intact.weights.h5")
+    weight = model.bridge.weights[0]
+    array = np.array(weight)
+    array[-1, 0] = value
+    weight.assign(array)
+    model.save(tmp_path / "best.keras")
+    model.save_weights(tmp_path / "damaged.weights.h5")
+    message = f"finite numbers. Received: '.*best.keras', which has {name} in the weight .*bridge"
+    with pytest.raises(ValueError, match="`init` must be .*" + message):
+        build(options(init=tmp_path), TOKENIZER, 1, 0)
+    with pytest.raises(ValueError, match="`run` must be .*" + message):
+        load_best(tmp_path)
+    with pytest.raises(ValueError, match="`paths` must be .*" + message):
+        average_checkpoints([tmp_path / "best.keras"], tmp_path / "average.keras")
+    with pytest.raises(ValueError, match=f"`filepath` must be .*{name} in the weight .*bridge"):
+        model.load_weights(tmp_path / "damaged.weights.h5")
+    model.load_weights(tmp_path / "intact.weights.h5")
+    check_finite_weights(model, "model")
+
+
+def test_keras_files_of_strangers_are_read_within_limits(options, tmp_path):
+    for name, config, message in (
+        ("deep.keras", "[" * 10000, "maximum recursion depth"),
+        ("list.keras", "[1]", "config.json is not that of a model"),
+        ("text.keras", '{"class_name": "RNNSearch", "config": "units"}', "not that of a model"),
+        ("large.keras", " " * (2**26 + 1), "more than 67108864 bytes"),
+    ):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("config.json", config)
+        with pytest.raises(ValueError, match=rf"`init` must be .*not a \.keras file: .*{message}"):
+            InitialModel.read(tmp_path / name)
+    document = '{"class_name": "RNNSearch", "config": {"units": []}, "module": "m"}'
+    with zipfile.ZipFile(tmp_path / "broken.keras", "w") as archive:
+        archive.writestr("config.json", document)
+        archive.writestr("metadata.json", "{}")
+    with pytest.raises(ValueError, match="`init` must be a model that Keras can load"):
+        build(options(init=tmp_path / "broken.keras"), TOKENIZER, 1, 0)
 
 
 def test_a_model_without_a_tokenizer_is_trained_with_one_from_a_file(options, tmp_path):

@@ -327,6 +327,12 @@ def test_yaml_and_json_files_give_the_same_options(tmp_path):
     assert TrainingOptions.from_file(tmp_path / "run.json") == expected
 
 
+# Ten lists of nine aliases each: 9**9 words.
+ALIASES = "a0: &a0 word\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -344,6 +350,15 @@ def test_yaml_and_json_files_give_the_same_options(tmp_path):
         ("run.yaml", b"a: \xff", r"must be YAML\."),
         ("run.yaml", "units: 8\nepochs: 2\nunits: 9\n", r"must be YAML\..*'units' occurs 2"),
         ("run.json", '{"units": 8, "units": 9}', r"must be JSON\..*'units' occurs 2 times"),
+        ("run.yaml", "a: " + "[" * 5000, r"must be YAML\..*in more than 100 lists"),
+        ("run.yaml", "a: " + "[" * 150 + "]" * 150, ".*in more than 100 lists and mappings"),
+        ("run.json", '{"a":' * 150 + "1" + "}" * 150, ".*in more than 100 lists and mappings"),
+        ("run.yaml", ALIASES, ".*aliases that expand it to more than 1048576 characters"),
+        ("run.yaml", "a: &a [*a]", ".*an alias of a value that contains it"),
+        ("run.yaml", "a: " + "9" * 5000, ".*a number of 5000 characters"),
+        ("run.yaml", "a: !!bool x", r"must be YAML\."),
+        ("run.yaml", "a: !!timestamp x", r"must be YAML\."),
+        ("run.yaml", "a" * 2**20 + ": 1", "must be a file of at most 1048576 bytes"),
         ("run.toml", "units = 8", r"must end with \.json, \.yaml or \.yml\. Received: .*run\.toml"),
     ],
 )
