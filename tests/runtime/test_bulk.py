@@ -504,7 +504,8 @@ two\nboats"\r
 6,"a" b\r
 \xff,a cat\r
 7,\xff\r
-8,"a bike"'''
+8,"a\nbike"\r
+9,"the ""big"" cat"'''
 TRANSLATED = b"""id,text,translation\r
 1,a man,a man\r
 2,"a ""dog"", \r
@@ -517,7 +518,8 @@ two\nboats"\r
 6,"a" b,\r
 \xff,a cat,a cat\r
 7,\xff,\r
-8,"a bike",a bike\r
+8,"a\nbike","a\nbike"\r
+9,"the ""big"" cat","the ""big"" cat"\r
 """
 
 
@@ -550,6 +552,7 @@ def test_csv_is_resumed_and_its_shards_join_to_the_whole_file(translator, tmp_pa
     parts = [tmp_path / f"{index}.csv" for index in (1, 2, 3)]
     for index, part in enumerate(parts, start=1):
         translate_file(translator, source, part, shard=(index, 3), **columns)
+        assert translate_file(translator, source, part, True, (index, 3), **columns) == 0
     assert b"".join(part.read_bytes() for part in parts) == whole.read_bytes()
     write_lines(source, ["id,text,de", *rows])
     for finished, shard in ((output, (1, 1)), (parts[2], (3, 3))):
