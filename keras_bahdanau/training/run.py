@@ -1,7 +1,7 @@
 """A training run: text or a prepared corpus in, a folder with a model out, resumable at any time.
 
 run/
-  options.json     the options of the run
+  options.json     the options of the run, with the dtype policy of its training steps
   texts.json       hashes of the text files
   corpus/          the texts as written by `prepare`, unless a prepared corpus is given
   last.keras       model, tokenizer and optimizer at the last checkpoint
@@ -15,6 +15,7 @@ For Keras, an epoch is the time between two checkpoints: `every` updates, or a p
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -34,6 +35,7 @@ from keras_bahdanau.distribution import (
     rank_and_world_size,
     single_process,
 )
+from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, replace_policies
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
@@ -167,11 +169,16 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
     return output / BEST_FILE
 
 
-def load_best(*runs):
+def load_best(*runs, dtype_policy="float32"):
     """Load the best model of a training run, with its tokenizer and without its optimizer.
+
+    The model computes in float32, also if it was trained, or saved by an earlier version, with
+    another dtype policy.
 
     Args:
         *runs: Folders that `train` has written.
+        dtype_policy: Name of the dtype policy in which the model computes, such as
+            "mixed_bfloat16".
 
     Returns:
         The model, or an `Ensemble` of the models of several runs.
@@ -181,6 +188,8 @@ def load_best(*runs):
             different vocabularies.
     """
     models = [_load(best_file(run), compile=False) for run in runs]
+    for model in models:
+        replace_policies(model, dtype_policy, old=("float32",))
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
@@ -192,6 +201,10 @@ def _load(path, compile):
             f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
             "`model.tokenizer` and save it again, or train again"
         )
+    # Earlier versions saved the policy of the training steps as that of the model.
+    policy = model.dtype_policy.name
+    if replace_policies(model, "float32", old=MIXED_POLICIES):
+        model.training_dtype_policy = policy
     return model
 
 
@@ -269,7 +282,8 @@ def _start_or_resume(options, output, corpus):
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
             write_json(output / TEXTS_FILE, text_hashes(options))
-            write_json(output / OPTIONS_FILE, options.to_dict())
+            chosen = replace(options, dtype_policy=model.training_dtype_policy)
+            write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)
     logger.info(
         "%d pairs, %d target tokens, %d batches per pass in %d shapes; %d updates, a checkpoint "
@@ -388,10 +402,14 @@ def _evaluate(options, evaluator, path):
 
 
 def build(options, tokenizer, updates, warmup):
-    """Return the compiled model of a run; `updates` and `warmup` are those of the schedule."""
+    """Return the compiled model of a run; `updates` and `warmup` are those of the schedule.
+
+    It computes in float32, except in training steps.
+    """
     model = (
         new_model(options, tokenizer) if options.init is None else initial_model(options, tokenizer)
     )
+    model.training_dtype_policy = resolve_dtype_policy(options.dtype_policy)
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(
@@ -430,7 +448,7 @@ def new_model(options, tokenizer):
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,
-        dtype=resolve_dtype_policy(options.dtype_policy),
+        dtype="float32",
     )
     model.build()
     for side, path in options.word_vectors.items():

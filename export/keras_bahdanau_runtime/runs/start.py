@@ -75,10 +75,13 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
             "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
             f"Received: {str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}"
         ) from error
+    ignored = {"log_dir"}  # which does not affect the run
+    if options.dtype_policy == "auto":
+        ignored.add("dtype_policy")  # the run keeps the one that it was started with
     changed = [
         f"`{name}` was {previous[name]!r}, is {value!r}"
         for name, value in options.to_dict().items()
-        if previous[name] != value and name != "log_dir"  # which does not affect the run
+        if previous[name] != value and name not in ignored
     ]
     if changed:
         raise ValueError(
