@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BidirectionalEncoder, Seq2Seq, train
+from keras_bahdanau.layers.dtype_policies import replace_policies
 from keras_bahdanau.training import TrainingOptions
 from keras_bahdanau.training.run import build
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
@@ -166,6 +167,18 @@ def test_a_model_with_layers_of_the_user_is_trained_on(options, tmp_path):
     assert not is_equal(after.encoder, before.encoder)
 
 
+@pytest.mark.parametrize("make", [own_model, lambda: keras.saving.load_model(RUN / "best.keras")])
+def test_a_model_of_any_policy_is_trained_on_in_float32(options, tmp_path, make):
+    model = make()
+    replace_policies(model, "mixed_bfloat16")
+    path = save(model, tmp_path / "mixed.keras")
+    built = build(options(init=path, dtype_policy="mixed_bfloat16"), TOKENIZER, 1, 0)
+    assert is_equal(built, model)
+    assert (built.decoder.cell.compute_dtype, built.training_dtype_policy) == (
+        "float32", "mixed_bfloat16",
+    )  # fmt: skip
+
+
 def test_all_options_that_contradict_the_architecture_are_listed(options, tmp_path):
     chosen = options(units=12, embedding_dim=6, conditional=True, model="rnnencdec")
     expected = (
@@ -260,4 +273,5 @@ def test_options_of_fine_tuning_out_of_range_are_refused(options, values, messag
 def test_the_texts_are_encoded_with_the_tokenizer_of_init(adapted):
     chosen, folder = adapted
     assert PreparedCorpus(folder / "corpus").tokenizer == TOKENIZER
-    assert TrainingOptions.from_file(folder / "options.json") == chosen
+    recorded = TrainingOptions.from_file(folder / "options.json")
+    assert dataclasses.replace(recorded, dtype_policy=chosen.dtype_policy) == chosen
