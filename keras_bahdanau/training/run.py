@@ -4,6 +4,7 @@ run/
   options.json     the options of the run, with the dtype policy of its training steps
   texts.json       hashes of the text files
   corpus/          the texts as written by `prepare`, unless a prepared corpus is given
+  mixed/           links to the files of the corpora of `mix`
   last.keras       model, tokenizer and optimizer at the last checkpoint
   best.keras       the checkpoint with the best result on held-out text
   history.csv      one row per checkpoint
@@ -57,7 +58,7 @@ from keras_bahdanau_runtime.runs.folder import (
     best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes
+from keras_bahdanau_runtime.runs.start import mixed_corpora, prepare_texts, start_run, text_hashes
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -75,7 +76,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     Args:
         options: `TrainingOptions`.
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
-            contain only `corpus` and `distilled`. With several hosts, all of them need access to it
+            contain only `corpus`, `distilled` and `mixed`. With several hosts, all of them need access to it
             and to the texts.
         resume: Whether to resume from `last.keras` of a run with the same options. The model of
             `options.init` is then not needed.
@@ -247,7 +248,7 @@ def _start_or_resume(options, output, corpus):
     rank, world_size = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
-        [corpus, *(folder for folder, _ in options.mixed)],
+        [corpus, *(folder for folder, _ in mixed_corpora(options, output))],
         options.batch_size,
         options.batch_tokens,
         max_length=options.max_length,
@@ -281,7 +282,7 @@ def _start_or_resume(options, output, corpus):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, text_hashes(options))
+            write_json(output / TEXTS_FILE, text_hashes(options, output))
             chosen = replace(options, dtype_policy=model.training_dtype_policy)
             write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)

@@ -90,7 +90,9 @@ def test_only_parts_that_are_not_frozen_are_trained(adapted, initial):
 def test_a_run_resumes_without_the_run_that_it_started_with(adapted, options, tmp_path):
     chosen, folder = adapted
     shutil.copytree(RUN, tmp_path / "init")
-    chosen = dataclasses.replace(chosen, init=tmp_path / "init")
+    shutil.copytree(chosen.mixed[0][0], tmp_path / "init" / "corpus")
+    mix = f"{tmp_path / 'init' / 'corpus'}=0.5"
+    chosen = dataclasses.replace(chosen, init=tmp_path / "init", mix=(mix,))
 
     def interrupt(epoch, logs):
         if epoch == 1:
