@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, epoch_checkpoints
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
@@ -59,11 +60,14 @@ from keras_bahdanau_runtime.runs.folder import (
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
 from keras_bahdanau_runtime.runs.start import mixed_corpora, prepare_texts, start_run, text_hashes
+from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
 logger = logging.getLogger("keras_bahdanau")
 
 _MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
 _LONGEST_WARMUP = 4000  # updates, if `warmup` is not set
+_MAX_UNKNOWN = 0.05  # share of unknown pieces in split text; see `_check_held_out`
+_CHECKED_PAIRS = 1000  # of the training text
 _MIN_SHAPES, _MAX_SHAPES, _STEPS_PER_SHAPE = 8, 96, 300  # see `_compiled_shapes`
 
 
@@ -121,6 +125,7 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(options, output, rank)
+        _warn_about_corpus(corpus)
         model, dataset, epochs = _start_or_resume(options, output, corpus)
         evaluators = _evaluators(options, held_out, corpus.tokenizer)
         checkpoint = RunCheckpoint(
@@ -350,17 +355,20 @@ def _open_corpus(options, output, rank):
 
 def _evaluators(options, held_out, tokenizer):
     """Return the callbacks that evaluate held-out texts; the first one selects the best model."""
+    for number, texts in enumerate(held_out):
+        _check_held_out(number, *texts, tokenizer)
     beam_size = options.validation_beam_size
     search = BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0)
     evaluators = [
         TranslationScore(
-            *texts,
+            sources,
+            [tokenizer.join_target(text) for text in targets],
             search=search,
             max_length=options.max_length,
             prefix="val_" if number == 1 else f"val{number}_",
             tokenize=options.tokenize,
         )
-        for number, texts in enumerate(held_out, start=1)
+        for number, (sources, targets) in enumerate(held_out, start=1)
     ]
     if options.best_by == "loss":
         sources, targets = held_out[0]
@@ -373,6 +381,33 @@ def _evaluators(options, held_out, tokenizer):
         )
         evaluators.insert(0, HeldOutLoss(pairs))
     return evaluators
+
+
+def _check_held_out(number, sources, targets, tokenizer):
+    """Check that held-out texts are in the form that the tokenizer encodes.
+
+    Raises:
+        ValueError: If targets for a model of split text are not split.
+    """
+    warn_about_unknown(f"validation_source[{number}]", tokenizer.encode_sources(sources))
+    encoded = tokenizer.encode_targets(targets)
+    mark, share = tokenizer.target_mark, unknown_share(encoded)
+    if mark and share > _MAX_UNKNOWN and not any(mark in text for text in targets):
+        raise ValueError(
+            "Argument `validation_target` must be split into pieces like the training text, with "
+            f"{mark!r} in some of them. Received: {targets[0]!r:.60} and other lines without it; "
+            f"{share:.1%} of their pieces are unknown"
+        )
+    warn_about_unknown(f"validation_target[{number}]", encoded)
+
+
+def _warn_about_corpus(corpus):
+    """Log the share of unknown pieces at the start of the training text if it is large."""
+    shard = corpus.shard(0)
+    pairs = shard.take(np.arange(min(len(shard), _CHECKED_PAIRS)))
+    sequences = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
+    warn_about_unknown("source", sequences[::2])
+    warn_about_unknown("target", sequences[1::2])
 
 
 def _try_average(options, output, evaluator):

@@ -601,6 +601,32 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 
 
 @pytest.mark.parametrize(
+    ("pieces", "split", "text"),
+    [
+        (["Fuß@@", "ball", "ist", "gut"], "Fuß@@ ball ist gut", "Fußball ist gut"),
+        (["▁Fuß", "ball", "▁ist", "▁gut"], "▁Fuß ball ▁ist ▁gut", "Fußball ist gut"),
+    ],
+)
+def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
+    tokenizer = Tokenizer.from_pieces(pieces)
+    loss, score = _evaluators(options(best_by="loss"), [([split], [split])], tokenizer)
+    assert score.references == [text]
+    _, labels = loss.dataset[0]
+    assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
+    assert caplog.text == ""
+    with pytest.raises(ValueError, match=r"`validation_target` must be split into pieces .*33.3%"):
+        _evaluators(
+            options(), [([split], ["ist gut Fußball".replace("gut", pieces[1])])], tokenizer
+        )
+
+
+def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
+    tokenizer = Tokenizer.from_pieces(["Fuß@@", "ball"])
+    _evaluators(options(), [(["ein Tor ball"], ["Fuß@@ ball"])], tokenizer)
+    assert "66.7 % of the pieces of `validation_source[0]` are unknown" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("values", "shapes"),
     [
         ({"batch_size": 96, "epochs": 14}, 14),  # 14 * 30,000 / 96 steps, of which 300 for a shape
