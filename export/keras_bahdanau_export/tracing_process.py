@@ -52,7 +52,8 @@ def trace_in_subprocess(model, options, folder):
     Raises:
         ValueError: If the model contains a class or function that another process cannot load.
         OSError: If the process cannot write a file, for example on a full disk.
-        ArtifactError: If the process failed otherwise; the message contains the end of its standard error.
+        ArtifactError: If the process failed otherwise; the message contains the end of its standard
+            error.
     """
     check_loadable(model, options.imports)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())

@@ -80,8 +80,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     Args:
         options: `TrainingOptions`.
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
-            contain only `corpus`, `distilled` and `mixed`. With several hosts, all of them need access to it
-            and to the texts.
+            contain only `corpus`, `distilled` and `mixed`. With several hosts, all of them need
+            access to it and to the texts.
         resume: Whether to resume from `last.keras` of a run with the same options. The model of
             `options.init` is then not needed.
         callbacks: Additional callbacks for `fit`, several or a single one. With several processes

@@ -277,6 +277,14 @@ def test_the_process_that_traces_for_other_backends_gives_the_same_graph(caption
     assert theirs == ours
 
 
+def test_a_file_that_the_tracing_process_cannot_write_or_read_is_named(captioning, tmp_path):
+    model, *_ = captioning
+    missing = Shortlist([[0, 7]] * 9, [[0, 1.0]] * 9, range(9), size=8)
+    options = ExportOptions(shortlist=missing)  # which was not saved in the folder
+    with pytest.raises(FileNotFoundError, match=r"No such file .*shortlist\.npz"):
+        trace_in_subprocess(model, options, tmp_path)
+
+
 def structure(graph, around):
     """A digest of the computation of each output of a graph, without the names of values."""
     digests = {"": "", **around}

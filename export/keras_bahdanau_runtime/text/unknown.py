@@ -1,4 +1,4 @@
-"""Texts of which a tokenizer does not know the pieces, such as raw text for a model of split text."""
+"""Share of unknown pieces in a text, such as raw text for a model of split text."""
 
 import logging
 from collections.abc import Sequence
