@@ -30,6 +30,7 @@ from keras_bahdanau import (
     RNNEncoderDecoder,
     RNNSearch,
 )
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
 from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
