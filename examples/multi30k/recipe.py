@@ -17,8 +17,8 @@ from pathlib import Path
 import keras
 import multi30k_files
 
-from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
-from keras_bahdanau.training import length_penalty_scores
+from keras_bahdanau import BeamSearch, TrainingOptions, train
+from keras_bahdanau.training import length_penalty_scores, load_best
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.files import atomic_write
@@ -50,7 +50,7 @@ def train_model(args, files):
     start = time.perf_counter()
     resume = (args.output / "run").exists()
     best = train(options, args.output / "run", resume=resume, verbose=not args.quiet)
-    return keras.saving.load_model(best, compile=False), time.perf_counter() - start
+    return load_best(best.parent), time.perf_counter() - start
 
 
 def _parse_value(text):
@@ -105,8 +105,7 @@ def run(arguments):
     }
     seconds = None
     if args.ensemble:
-        runs = [path / "run" / "best.keras" for path in args.ensemble]
-        model = Ensemble([keras.saving.load_model(path, compile=False) for path in runs])
+        model = load_best(*(path / "run" for path in args.ensemble))
     else:
         model, seconds = train_model(args, files)
     validation = length_penalty_scores(

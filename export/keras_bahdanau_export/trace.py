@@ -6,6 +6,8 @@ SavedModel and the ONNX files are written from these. TensorFlow is imported ins
 """
 
 import dataclasses
+import errno
+import os
 import re
 from collections import Counter
 from typing import Any, NamedTuple
@@ -448,4 +450,7 @@ def _write_saved_model(model, folder, functions):
         setattr(module, name, function)
     module.variables_ = [v.value for v in model.variables]  # a SavedModel needs them on the module
     default = {"serving_default": next(iter(signatures.values()))}
-    tf.saved_model.save(module, str(folder), signatures={**signatures, **default})
+    try:
+        tf.saved_model.save(module, str(folder), signatures={**signatures, **default})
+    except tf.errors.ResourceExhaustedError as error:  # TensorFlow's error of a full disk
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error

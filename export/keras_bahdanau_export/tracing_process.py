@@ -21,6 +21,7 @@ from keras_bahdanau_export.model_config import config_dicts, unloadable_objects
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.trace import trace_and_write
 from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -31,6 +32,9 @@ _JSON_OPTIONS = [
     for option in fields(ExportOptions)
     if option.name not in ("search", "tokenizer", "texts", "references", "shortlist")
 ]
+
+
+_OS_ERROR = 74  # exit status of the process after an `OSError`, which is on standard output
 
 
 def trace_in_subprocess(model, options, folder):
@@ -47,13 +51,16 @@ def trace_in_subprocess(model, options, folder):
 
     Raises:
         ValueError: If the model contains a class or function that another process cannot load.
-        ArtifactError: If the process failed; the message contains the end of its standard error.
+        OSError: If the process cannot write a file, for example on a full disk.
+        ArtifactError: If the process failed otherwise; the message contains the end of its standard
+            error.
     """
     check_loadable(model, options.imports)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
         model_file, response = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
-        model.save(model_file)
+        with add_path_to_errors(model_file):
+            model.save(model_file)
         request = {
             "model": str(model_file),
             "response": str(response),
@@ -72,6 +79,8 @@ def trace_in_subprocess(model, options, folder):
             text=True,
             check=False,
         )
+        if finished.returncode == _OS_ERROR:  # a full disk, for example
+            raise OSError(*json.loads(finished.stdout.splitlines()[-1]))
         if finished.returncode:
             raise ArtifactError(
                 "The TensorFlow process that traces the model failed. If it could not find one of "
@@ -124,4 +133,10 @@ def _main():
 
 
 if __name__ == "__main__":
-    _main()
+    try:
+        _main()
+    except OSError as os_error:
+        if os_error.errno is None:  # not of the system
+            raise
+        print(json.dumps([os_error.errno, os_error.strerror, os_error.filename]))
+        sys.exit(_OS_ERROR)

@@ -25,6 +25,7 @@ from keras_bahdanau_runtime.session import Providers, open_graph, run
 from keras_bahdanau_runtime.signature import SCORE, SCORE_FILE
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS, Outputs, ordered_map
 
 Pair = tuple[list[int], list[int]]  # ids of a source and of its target
@@ -271,6 +272,7 @@ def _encode_pairs(
             if reason:
                 errors.setdefault(index, reason)
         encoded.append(encode(["" if i in errors else text for i, text in enumerate(side)]))
+        warn_about_unknown(name, encoded[-1])
         for index, ids in enumerate(encoded[-1]):
             if limit is not None and len(ids) > limit:
                 errors.setdefault(

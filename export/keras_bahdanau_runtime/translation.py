@@ -20,6 +20,7 @@ from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad, truncate_sequences
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
+from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 
 _T = TypeVar("_T")
 _Result = TypeVar("_Result")
@@ -236,6 +237,7 @@ def encode_texts(
     filled = [index for index, text in enumerate(texts) if text.strip()]
     encoded: list[list[int]] = [[] for _ in texts]
     encodings = tokenizer.encode_sources([texts[index] for index in filled])
+    warn_about_unknown("texts", encodings)
     for index, ids in zip(filled, encodings, strict=True):
         if not truncate and max_source_length is not None and len(ids) > max_source_length:
             raise ValueError(_too_long(max_source_length, len(ids), f" at index {index}"))

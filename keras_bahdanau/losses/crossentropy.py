@@ -270,7 +270,8 @@ def token_ids(y_true, y_pred):
         y_true: `(B, Ty)` ids, or `(B, Ty, 1)` as for Keras's sparse losses.
         y_pred: `(B, Ty, V)` tensor, or a `Projection`.
     """
-    labels = ops.convert_to_tensor(y_true)
+    like = y_pred.features if isinstance(y_pred, Projection) else y_pred
+    labels = _with_known_rank(ops.convert_to_tensor(y_true), like, "y_true")
     if len(labels.shape) == len(y_pred.shape) and labels.shape[-1] == 1:
         labels = ops.squeeze(labels, -1)
     return labels
@@ -279,6 +280,28 @@ def token_ids(y_true, y_pred):
 def convert_predictions(y_pred):
     """Return `y_pred` as a tensor, unless it is a `Projection`."""
     return y_pred if isinstance(y_pred, Projection) else ops.convert_to_tensor(y_pred)
+
+
+def _with_known_rank(tensor, like, name):
+    """Return a tensor `(B, ...)` as `(B, n)` if its rank is unknown, and unchanged otherwise.
+
+    TensorFlow traces a compiled step with tensors of unknown rank after it has got tensors of two
+    ranks, such as weights of rows and then weights of words.
+
+    Args:
+        tensor: Tensor of rank 1 or 2, or of a higher rank with a size of 1 on all other axes.
+        like: Tensor with the same number of rows.
+        name: Argument name for the message.
+    """
+    if getattr(tensor.shape, "rank", 0) is not None:  # only TensorFlow's shapes have a rank
+        return tensor
+    import tensorflow as tf
+
+    shape, rows = tf.shape(tensor), ops.shape(like)[0]
+    message = f"Argument `{name}` must have as many rows as `y_pred`."
+    with tf.control_dependencies([tf.debugging.assert_equal(shape[0], rows, message)]):
+        rows_and_words = tf.concat([shape, [1]], axis=0)[:2]
+        return tf.ensure_shape(tf.reshape(tensor, rows_and_words), (None, None))
 
 
 def broadcast_weight(sample_weight, like):
@@ -291,7 +314,7 @@ def broadcast_weight(sample_weight, like):
     Raises:
         ValueError: If the weight has another shape.
     """
-    weight = ops.cast(sample_weight, "float32")
+    weight = _with_known_rank(ops.cast(sample_weight, "float32"), like, "sample_weight")
     missing = len(like.shape) - len(weight.shape)
     sizes = zip(weight.shape, like.shape, (like.shape[0], 1), strict=False)
     if missing < 0 or not all(size in (None, of, one) or of is None for size, of, one in sizes):

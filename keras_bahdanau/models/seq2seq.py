@@ -15,6 +15,7 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
+from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.layers.sequences import as_list, call_masked, check_dense
 from keras_bahdanau.layers.sublayers import (
@@ -170,8 +171,6 @@ class Seq2Seq(GenerationMixin, keras.Model):
             target_vocabulary_size,
             embedding_dim,
             embeddings_initializer=self._initializer(target_initializer),
-            # The default of the tied output layer is float32 under mixed precision.
-            reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
             name="target_embedding",
         )
@@ -189,6 +188,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.tokenizer = tokenizer
         self._compiled_searches = {}
         self.candidate_seeds = keras.random.SeedGenerator()
+        self.training_dtype_policy = "float32"
 
     def _initializer(self, default):
         initializer = default if self.kernel_initializer is None else self.kernel_initializer
@@ -246,6 +246,52 @@ class Seq2Seq(GenerationMixin, keras.Model):
         return super().make_train_function(force)
 
     @property
+    def training_dtype_policy(self):
+        """Name of the dtype policy of float32 layers in training steps.
+
+        With "mixed_bfloat16", `fit` and `train_on_batch` compute losses and gradients of the
+        float32 weights in bfloat16. Everything else, such as `evaluate`, `translate` and `export`,
+        computes in float32, so the results do not depend on how the model was trained. A `.keras`
+        file contains the policy if the model is compiled. "mixed_float16" needs an optimizer in a
+        `keras.optimizers.LossScaleOptimizer`. Layers with another policy than "float32" keep it.
+
+        Setting it raises a `ValueError` if it is none of "float32", "mixed_bfloat16" and
+        "mixed_float16".
+
+        Example:
+
+        ```python
+        model.training_dtype_policy = "mixed_bfloat16"
+        model.compile("adam", TokenCrossentropy())
+        model.fit(dataset)
+        ```
+        """
+        return self._training_dtype_policy
+
+    @training_dtype_policy.setter
+    def training_dtype_policy(self, name):
+        if name not in ("float32", *MIXED_POLICIES):
+            raise ValueError(
+                f"Argument `training_dtype_policy` must be one of {('float32', *MIXED_POLICIES)}. "
+                f"Received: {name!r}"
+            )
+        self._training_dtype_policy = name
+        self.train_function = None  # a compiled step keeps its dtypes
+
+    def get_compile_config(self):
+        """As in Keras, with the dtype policy of training steps if it is not "float32"."""
+        config = super().get_compile_config()
+        if config is None or self.training_dtype_policy == "float32":
+            return config
+        return {**config, "training_dtype_policy": self.training_dtype_policy}
+
+    def compile_from_config(self, config):
+        """As in Keras, with the dtype policy of training steps."""
+        config = dict(config)
+        self.training_dtype_policy = config.pop("training_dtype_policy", "float32")
+        super().compile_from_config(config)
+
+    @property
     def _returns_features(self):
         """Whether `call` returns the input of the output layer instead of logits.
 
@@ -265,7 +311,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
             _model_without_logits.reset(token)
 
     def train_step(self, *args, **kwargs):
-        with self._step():
+        with self._step(), computing_in(self.training_dtype_policy, self):
             return super().train_step(*args, **kwargs)
 
     def test_step(self, *args, **kwargs):

@@ -4,10 +4,9 @@ import logging
 
 import keras
 
-from keras_bahdanau.models.rnn_search import RNNSearch
+from keras_bahdanau.layers.dtype_policies import replace_policies
 from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.models.seq2seq import Seq2Seq
-from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.runs.options import PARTS
 
@@ -27,11 +26,10 @@ _LAYERS_OF_PARTS = dict(
 
 
 def initial_model(options, tokenizer):
-    """Return the model of `options.init` with the dropout, dtype policy and frozen parts of a run.
+    """Return the model of `options.init` in float32 with the dropout and frozen parts of a run.
 
     Args:
-        options: `TrainingOptions` with `init`. Dropout rates that are `None` stay as they are. The
-            dtype policy of a `Seq2Seq` whose layers were built by the user stays, too.
+        options: `TrainingOptions` with `init`. Dropout rates that are `None` stay as they are.
         tokenizer: The `Tokenizer` of the texts.
 
     Returns:
@@ -39,8 +37,7 @@ def initial_model(options, tokenizer):
 
     Raises:
         ValueError: If `init` is not a `Seq2Seq`, options contradict its architecture, it is
-            quantized, has NaN or infinity in a weight, has fewer ids than the tokenizer, or its
-            dtype policy cannot be changed to that of the options.
+            quantized, has NaN or infinity in a weight, or has fewer ids than the tokenizer.
     """
     source = InitialModel.read(options.init)
     source.check_architecture(options)
@@ -55,17 +52,11 @@ def initial_model(options, tokenizer):
             "Argument `init` must be a model with weights in floating point. "
             f"Received: {str(source.path)!r}, which is quantized"
         )
+    replace_policies(loaded, "float32")
     config = loaded.get_config()
     config["dropout"] = options.dropouts_after(config["dropout"])
     if options.encoder_dropout is not None:
         config["encoder_dropout"] = options.encoder_dropout
-    if isinstance(loaded, RNNSearch):
-        config["dtype"] = resolve_dtype_policy(options.dtype_policy)
-    elif options.dtype_policy not in ("auto", loaded.dtype_policy.name):
-        raise ValueError(
-            "Argument `dtype_policy` must be that of the model of `init`, whose layers have "
-            f"{loaded.dtype_policy.name!r}. Received: {options.dtype_policy!r}"
-        )
     model = type(loaded).from_config(config)
     model.build()
     model.set_weights(loaded.get_weights())

@@ -1,9 +1,10 @@
 """A training run: text or a prepared corpus in, a folder with a model out, resumable at any time.
 
 run/
-  options.json     the options of the run
+  options.json     the options of the run, with the dtype policy of its training steps
   texts.json       hashes of the text files
   corpus/          the texts as written by `prepare`, unless a prepared corpus is given
+  mixed/           links to the files of the corpora of `mix`
   last.keras       model, tokenizer and optimizer at the last checkpoint
   best.keras       the checkpoint with the best result on held-out text
   history.csv      one row per checkpoint
@@ -15,9 +16,11 @@ For Keras, an epoch is the time between two checkpoints: `every` updates, or a p
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, epoch_checkpoints
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
@@ -34,6 +37,7 @@ from keras_bahdanau.distribution import (
     rank_and_world_size,
     single_process,
 )
+from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, replace_policies
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
@@ -56,12 +60,15 @@ from keras_bahdanau_runtime.runs.folder import (
     best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes
+from keras_bahdanau_runtime.runs.start import mixed_corpora, prepare_texts, start_run, text_hashes
+from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
 logger = logging.getLogger("keras_bahdanau")
 
 _MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
 _LONGEST_WARMUP = 4000  # updates, if `warmup` is not set
+_MAX_UNKNOWN = 0.05  # share of unknown pieces in split text; see `_check_held_out`
+_CHECKED_PAIRS = 1000  # of the training text
 _MIN_SHAPES, _MAX_SHAPES, _STEPS_PER_SHAPE = 8, 96, 300  # see `_compiled_shapes`
 
 
@@ -74,8 +81,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     Args:
         options: `TrainingOptions`.
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
-            contain only `corpus` and `distilled`. With several hosts, all of them need access to it
-            and to the texts.
+            contain only `corpus`, `distilled` and `mixed`. With several hosts, all of them need
+            access to it and to the texts.
         resume: Whether to resume from `last.keras` of a run with the same options. The model of
             `options.init` is then not needed.
         callbacks: Additional callbacks for `fit`, several or a single one. With several processes
@@ -119,6 +126,7 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(options, output, rank)
+        _warn_about_corpus(corpus)
         model, dataset, epochs = _start_or_resume(options, output, corpus)
         evaluators = _evaluators(options, held_out, corpus.tokenizer)
         checkpoint = RunCheckpoint(
@@ -168,11 +176,16 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
     return output / BEST_FILE
 
 
-def load_best(*runs):
+def load_best(*runs, dtype_policy="float32"):
     """Load the best model of a training run, with its tokenizer and without its optimizer.
+
+    The model computes in float32, also if it was trained, or saved by an earlier version, with
+    another dtype policy.
 
     Args:
         *runs: Folders that `train` has written.
+        dtype_policy: Name of the dtype policy in which the model computes, such as
+            "mixed_bfloat16".
 
     Returns:
         The model, or an `Ensemble` of the models of several runs.
@@ -182,6 +195,8 @@ def load_best(*runs):
             in a weight, or the models have different vocabularies.
     """
     models = [_load(best_file(run), compile=False) for run in runs]
+    for model in models:
+        replace_policies(model, dtype_policy, old=("float32",))
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
@@ -193,6 +208,10 @@ def _load(path, compile):
             f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
             "`model.tokenizer` and save it again, or train again"
         )
+    # Earlier versions saved the policy of the training steps as that of the model.
+    policy = model.dtype_policy.name
+    if replace_policies(model, "float32", old=MIXED_POLICIES):
+        model.training_dtype_policy = policy
     return model
 
 
@@ -235,7 +254,7 @@ def _start_or_resume(options, output, corpus):
     rank, world_size = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
-        [corpus, *(folder for folder, _ in options.mixed)],
+        [corpus, *(folder for folder, _ in mixed_corpora(options, output))],
         options.batch_size,
         options.batch_tokens,
         max_length=options.max_length,
@@ -269,8 +288,9 @@ def _start_or_resume(options, output, corpus):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, text_hashes(options))
-            write_json(output / OPTIONS_FILE, options.to_dict())
+            write_json(output / TEXTS_FILE, text_hashes(options, output))
+            chosen = replace(options, dtype_policy=model.training_dtype_policy)
+            write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)
     logger.info(
         "%d pairs, %d target tokens, %d batches per pass in %d shapes; %d updates, a checkpoint "
@@ -336,17 +356,20 @@ def _open_corpus(options, output, rank):
 
 def _evaluators(options, held_out, tokenizer):
     """Return the callbacks that evaluate held-out texts; the first one selects the best model."""
+    for number, texts in enumerate(held_out):
+        _check_held_out(number, *texts, tokenizer)
     beam_size = options.validation_beam_size
     search = BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0)
     evaluators = [
         TranslationScore(
-            *texts,
+            sources,
+            [tokenizer.join_target(text) for text in targets],
             search=search,
             max_length=options.max_length,
             prefix="val_" if number == 1 else f"val{number}_",
             tokenize=options.tokenize,
         )
-        for number, texts in enumerate(held_out, start=1)
+        for number, (sources, targets) in enumerate(held_out, start=1)
     ]
     if options.best_by == "loss":
         sources, targets = held_out[0]
@@ -359,6 +382,33 @@ def _evaluators(options, held_out, tokenizer):
         )
         evaluators.insert(0, HeldOutLoss(pairs))
     return evaluators
+
+
+def _check_held_out(number, sources, targets, tokenizer):
+    """Check that held-out texts are in the form that the tokenizer encodes.
+
+    Raises:
+        ValueError: If targets for a model of split text are not split.
+    """
+    warn_about_unknown(f"validation_source[{number}]", tokenizer.encode_sources(sources))
+    encoded = tokenizer.encode_targets(targets)
+    mark, share = tokenizer.target_mark, unknown_share(encoded)
+    if mark and share > _MAX_UNKNOWN and not any(mark in text for text in targets):
+        raise ValueError(
+            "Argument `validation_target` must be split into pieces like the training text, with "
+            f"{mark!r} in some of them. Received: {targets[0]!r:.60} and other lines without it; "
+            f"{share:.1%} of their pieces are unknown"
+        )
+    warn_about_unknown(f"validation_target[{number}]", encoded)
+
+
+def _warn_about_corpus(corpus):
+    """Log the share of unknown pieces at the start of the training text if it is large."""
+    shard = corpus.shard(0)
+    pairs = shard.take(np.arange(min(len(shard), _CHECKED_PAIRS)))
+    sequences = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
+    warn_about_unknown("source", sequences[::2])
+    warn_about_unknown("target", sequences[1::2])
 
 
 def _try_average(options, output, evaluator):
@@ -389,10 +439,14 @@ def _evaluate(options, evaluator, path):
 
 
 def build(options, tokenizer, updates, warmup):
-    """Return the compiled model of a run; `updates` and `warmup` are those of the schedule."""
+    """Return the compiled model of a run; `updates` and `warmup` are those of the schedule.
+
+    It computes in float32, except in training steps.
+    """
     model = (
         new_model(options, tokenizer) if options.init is None else initial_model(options, tokenizer)
     )
+    model.training_dtype_policy = resolve_dtype_policy(options.dtype_policy)
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(
@@ -431,7 +485,7 @@ def new_model(options, tokenizer):
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,
-        dtype=resolve_dtype_policy(options.dtype_policy),
+        dtype="float32",
     )
     model.build()
     for side, path in options.word_vectors.items():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gradients import differentiate
 from layer_checks import array, assert_close
+from models import plain_gru
 from projections import VOCABULARY, projection_by_hand, random_projection
 from reference import alignment_losses, token_losses
 
@@ -87,3 +88,27 @@ def test_metrics_are_over_the_real_tokens_of_all_batches(rng):
             metric.update_state(labels, logits)
     assert_close(perplexity.result(), np.exp(np.concatenate(losses).mean()), 1e-4)
     assert_close(accuracy.result(), np.concatenate(hits).mean())
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_one_compiled_model_takes_weights_of_rows_and_of_words(rng, chunk_size):
+    model = plain_gru()
+    accuracy = TokenAccuracy()
+    model.compile("sgd", TokenCrossentropy(chunk_size=chunk_size), weighted_metrics=[accuracy])
+    labels = np.array([[4, 5, 6], [7, 8, 9]])
+    inputs = {"source": labels, "target": labels}
+    logits = keras.ops.convert_to_numpy(model(inputs))
+    losses, hits = token_losses(labels, logits, 0.0), logits.argmax(-1) == labels
+    of_words = rng.uniform(1, 2, size=labels.shape)
+    for weight, targets in (
+        (of_words[:, 0], labels),
+        (of_words, labels),
+        (of_words[:, :1], labels[..., None]),
+        (of_words, labels),
+    ):
+        values = model.evaluate(inputs, targets, sample_weight=weight, verbose=0, return_dict=True)
+        weights = np.broadcast_to(weight.reshape(2, -1), labels.shape)
+        assert_close(values["loss"], (losses * weights).mean())
+        assert_close(values["token_accuracy"], (hits * weights).sum() / weights.sum())
+    with pytest.raises(Exception, match="`sample_weight` must"):
+        model.test_on_batch(inputs, labels, sample_weight=of_words.T)

@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import reference
 from copy_task import compile_to_copy, copy_task
 from keras import ops
 from layer_checks import POLICIES, compiled_alone, dtype_policy
@@ -177,3 +178,40 @@ def test_a_model_of_mixed_precision_learns_and_generates(policy):
     assert keras.backend.standardize_dtype(logits.dtype) == policy.removeprefix("mixed_")
     assert result.scores.dtype == result.alignments.dtype == np.float32
     assert np.isfinite(result.scores).all()
+
+
+def test_only_training_steps_compute_in_their_own_policy(tmp_path):
+    with dtype_policy("mixed_bfloat16"):
+        mixed = compile_to_copy(plain_gru())
+    model = compile_to_copy(plain_gru())
+    model.training_dtype_policy = "mixed_bfloat16"
+    for other in (mixed, model):
+        other.build()
+    model.set_weights(mixed.get_weights())
+    losses = [[float(m.train_on_batch(INPUTS, LABELS)) for _ in range(2)] for m in (mixed, model)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    plain = plain_gru()
+    plain.build()
+    plain.set_weights(model.get_weights())
+    logits = ops.convert_to_numpy(model(INPUTS))
+    np.testing.assert_array_equal(logits, ops.convert_to_numpy(plain(INPUTS)))
+    # bfloat16 has three significant digits.
+    loss = reference.token_losses(LABELS, logits, 0.0).sum() / (LABELS != PAD).sum()
+    np.testing.assert_allclose(model.evaluate(INPUTS, LABELS, verbose=0), loss, rtol=1e-5)
+    results = [m.generate(SOURCE, search=BEAM, max_length=3).scores for m in (model, plain)]
+    np.testing.assert_allclose(*results, rtol=1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    policies = {config["config"]["name"] for config in policy_configs(loaded.get_config())}
+    assert (policies, loaded.training_dtype_policy) == ({"float32"}, "mixed_bfloat16")
+
+
+def policy_configs(config):
+    """Yield the configs of all dtype policies in the config of a model."""
+    if isinstance(config, dict):
+        if config.get("class_name") == "DTypePolicy":
+            yield config
+        config = list(config.values())
+    if isinstance(config, (list, tuple)):
+        for part in config:
+            yield from policy_configs(part)

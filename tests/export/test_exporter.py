@@ -30,6 +30,7 @@ from keras_bahdanau import (
     RNNEncoderDecoder,
     RNNSearch,
 )
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
 from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
@@ -275,6 +276,14 @@ def test_the_process_that_traces_for_other_backends_gives_the_same_graph(caption
         structure(onnx.load(folder / "model.onnx").graph, {}) for folder in (path, tmp_path)
     )
     assert theirs == ours
+
+
+def test_a_file_that_the_tracing_process_cannot_write_or_read_is_named(captioning, tmp_path):
+    model, *_ = captioning
+    missing = Shortlist([[0, 7]] * 9, [[0, 1.0]] * 9, range(9), size=8)
+    options = ExportOptions(shortlist=missing)  # which was not saved in the folder
+    with pytest.raises(FileNotFoundError, match=r"No such file .*shortlist\.npz"):
+        trace_in_subprocess(model, options, tmp_path)
 
 
 def structure(graph, around):

@@ -15,6 +15,34 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "training-steps-compute-in-float32",
+        "keras_bahdanau/models/seq2seq.py",
+        "with self._step(), computing_in(self.training_dtype_policy, self):",
+        "with self._step():",
+        "conformance/test_models.py",
+    ),
+    Mutation(
+        "old-runs-answer-in-bfloat16",
+        "keras_bahdanau/training/run.py",
+        'if replace_policies(model, "float32", old=MIXED_POLICIES):',
+        'if replace_policies(model, "float32", old=()):',
+        "library/training/test_run.py",
+    ),
+    Mutation(
+        "references-keep-the-marks-of-pieces",
+        "keras_bahdanau/training/run.py",
+        "[tokenizer.join_target(text) for text in targets],",
+        "targets,",
+        "library/training/test_run.py",
+    ),
+    Mutation(
+        "unknown-pieces-are-a-share-of-all-ids",
+        "export/keras_bahdanau_runtime/text/unknown.py",
+        "pieces += len(ids) - ids.count(EOS)",
+        "pieces += len(ids)",
+        "runtime/test_translation.py",
+    ),
+    Mutation(
         "fine-tuning-freezes-the-other-parts",
         "keras_bahdanau/training/fine_tuning.py",
         "is_trained = part not in parts",

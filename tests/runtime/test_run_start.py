@@ -53,7 +53,7 @@ def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path, caplog):
     assert PreparedCorpus(run / "corpus").pairs == 2
     assert "Dropped 1 of 3 pairs: one side is blank." in caplog.text
     (run / "options.json").write_text(json.dumps(options.to_dict()))
-    (run / "texts.json").write_text(json.dumps(text_hashes(options)))
+    (run / "texts.json").write_text(json.dumps(text_hashes(options, run)))
     assert TrainingOptions.from_file(run / "options.json") == options
     with start_run(options, run, resume=True, rank=0):
         pass

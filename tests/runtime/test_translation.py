@@ -122,3 +122,11 @@ def test_texts_are_truncated_only_on_request(tokenizer, caplog):
     cut = encode_texts(texts, tokenizer, limit, truncate=True)
     assert cut == [*whole[:2], [*whole[2][: limit - 1], EOS]]
     assert caplog.messages == [f"Cut 1 of 3 texts to {limit} ids."]
+
+
+def test_the_share_of_unknown_pieces_is_logged_if_most_are_unknown(caplog):
+    tokenizer = Tokenizer.from_pieces(["ein@@", "er"])
+    encode_texts(["ein@@ er", "ein Tor"], tokenizer)  # a half
+    assert caplog.text == ""
+    encode_texts(["ein@@ Tor", "ein Tor", " "], tokenizer)
+    assert "75.0 % of the pieces of `texts` are unknown to the tokenizer" in caplog.text

@@ -21,7 +21,6 @@ from keras_bahdanau_export.commands.quickstart_dates import split_dates
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import console
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ParityError
 from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.translator import Translation, Translator
 
@@ -54,6 +53,7 @@ def quickstart(
 
     from keras_bahdanau import BeamSearch, plot_alignment, train
     from keras_bahdanau.text import word_alignment
+    from keras_bahdanau_export.parity import verify
     from keras_bahdanau_runtime.text.parallel import read_parallel
     from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -73,7 +73,9 @@ def quickstart(
     model.export(output / "artifact", search=search, max_length=MAX_LENGTH, texts=texts[:32])
     translator = Translator(output / "artifact")
     translations = translator.translate(texts)
-    _check_equal(translations, model.translate(texts, search=search, max_length=MAX_LENGTH))
+    # A model that has learned little has many hypotheses of equal scores, of which rounding chooses
+    # one. `verify` counts these as ties.
+    parity = verify(model, output / "artifact", texts=texts, count=0)
 
     console.rule("4. Dates that were not in the training data")
     _print_examples(console, texts, translations, references)
@@ -85,23 +87,13 @@ def quickstart(
     bleu = corpus_scores([t.text for t in translations], references)["bleu"]
     console.print(
         f"exact match on {len(texts)} unseen dates: {exact / len(texts):.1%} (BLEU {bleu:.1f}); "
-        f"artifact equal to Keras on all {len(texts)}\n"
+        f"artifact equal to Keras on {parity.equal} dates, tied on {parity.ties}\n"
         f"model {best}, artifact {output / 'artifact'}, picture {picture}\n"
         f"{time.perf_counter() - start:.0f} seconds",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-
-
-def _check_equal(ours: list[Translation], theirs: list[Translation]) -> None:
-    """Raise a `ParityError` if onnxruntime and Keras translate a date differently."""
-    different = sum(a.text != b.text for a, b in zip(ours, theirs, strict=True))
-    if different:
-        raise ParityError(
-            "The artifact and Keras must translate all dates equally. "
-            f"Received: {different} of {len(ours)} different"
-        )
 
 
 def _print_examples(
@@ -138,7 +130,8 @@ def _write_data(folder: Path, pairs: int, epochs: int) -> TrainingOptions:
         conditional=False,
         dropout=0.1,
         label_smoothing=0.0,
-        batch_size=64,
+        # At least two batches, because TensorFlow refuses a pass of one batch.
+        batch_size=min(64, max(1, pairs // 2)),
         epochs=epochs,
         learning_rate=3e-3,
         max_length=64,

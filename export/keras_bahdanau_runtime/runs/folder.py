@@ -8,7 +8,7 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE
 OPTIONS_FILE, TEXTS_FILE = "options.json", "texts.json"
 HISTORY_FILE = "history.csv"
 LAST_FILE, BEST_FILE, AVERAGE_FILE = "last.keras", "best.keras", "average.keras"
-CORPUS_FOLDER, DISTILLED_FOLDER = "corpus", "distilled"
+CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER = "corpus", "distilled", "mixed"
 
 
 def is_run(folder: Path) -> bool:

@@ -274,8 +274,9 @@ class TrainingOptions:
     # data.
     dtype_policy: str = _option(
         "auto",
-        "Keras dtype policy of the model: float32, mixed_bfloat16, or auto: mixed_bfloat16 with "
-        "TensorFlow and PyTorch on processors with AMX or AVX512-BF16, else float32.",
+        "Keras dtype policy of training steps: float32, mixed_bfloat16, or auto: mixed_bfloat16 "
+        "with TensorFlow and PyTorch on processors with AMX or AVX512-BF16, else float32. The "
+        "trained model computes in float32.",
         choices=("auto", "float32", "mixed_bfloat16"),
         panel="System",
     )

@@ -5,8 +5,10 @@ with start_run(options, output, resume=False, rank=0) as held_out:   # raises er
 """
 
 import contextlib
+import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -20,6 +22,7 @@ from keras_bahdanau_runtime.runs.folder import (
     CORPUS_FOLDER,
     DISTILLED_FOLDER,
     LAST_FILE,
+    MIXED_FOLDER,
     OPTIONS_FILE,
     TEXTS_FILE,
 )
@@ -32,6 +35,9 @@ from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
+
+# Errors of links to another file system, on one without links, or to the files of another user.
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 
 
 def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
@@ -54,7 +60,8 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
             for path in options.word_vectors.values():
                 read_word_vectors(path, options.embedding_dim)  # checks the width
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
-        if output.exists() and not {CORPUS_FOLDER, DISTILLED_FOLDER} >= {*os.listdir(output)}:
+        leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
+        if output.exists() and not leftovers >= {*os.listdir(output)}:
             raise ValueError(
                 "Argument `output` must be a new folder, or `resume` be True to continue its run. "
                 f"Received: {str(output)!r}, which exists"
@@ -75,25 +82,29 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
             "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
             f"Received: {str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}"
         ) from error
+    ignored = {"log_dir"}  # which does not affect the run
+    if options.dtype_policy == "auto":
+        ignored.add("dtype_policy")  # the run keeps the one that it was started with
     changed = [
         f"`{name}` was {previous[name]!r}, is {value!r}"
         for name, value in options.to_dict().items()
-        if previous[name] != value and name != "log_dir"  # which does not affect the run
+        if previous[name] != value and name not in ignored
     ]
     if changed:
         raise ValueError(
             f"Argument `options` must be those of the run in {output}. "
             f"Received: {', '.join(changed)}"
         )
-    _check_texts(options, output / TEXTS_FILE)
+    _check_texts(options, output)
 
 
-def _check_texts(options: TrainingOptions, path: Path) -> None:
+def _check_texts(options: TrainingOptions, output: Path) -> None:
     """Raise a `ValueError` if the texts have changed since the start of the run."""
+    path = output / TEXTS_FILE
     if not path.exists():
         logger.warning("%s is missing, so changed texts are not detected.", path)
         return
-    previous, current = read_options(path), text_hashes(options)
+    previous, current = read_options(path), text_hashes(options, output)
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
@@ -103,12 +114,18 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
         )
 
 
-def text_hashes(options: TrainingOptions) -> dict[str, str]:
+def text_hashes(options: TrainingOptions, output: Path) -> dict[str, str]:
     """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
 
-    For a prepared corpus, it is the hash of the manifest, which contains those of its files. The
+    For a prepared corpus, it is the hash of the manifest, which contains those of its files. A
+    corpus of `mix` that was deleted counts as the one that the run in `output` has linked. The
     model of `init` is not among the texts: a checkpoint replaces it.
     """
+    links = mixed_corpora(options, output)
+    mixed = [
+        folder if folder.exists() else link
+        for (folder, _), (link, _) in zip(options.mixed, links, strict=True)
+    ]
     source = options.source / MANIFEST_FILE if options.is_prepared else options.source
     validation_source, validation_target = _held_out_files(options)
     files: dict[str, Sequence[Path]] = {
@@ -116,7 +133,7 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
         "target": [] if options.target is None else expand_paths([options.target]),
         "validation_source": validation_source,
         "validation_target": validation_target or [],
-        "mix": [folder / MANIFEST_FILE for folder, _ in options.mixed],
+        "mix": [folder / MANIFEST_FILE for folder in mixed],
     }
     digests = {}
     for name, paths in files.items():
@@ -193,11 +210,13 @@ def start_run(
     if rank == 0:
         check_run_folder(options, output, resume)
     tokenizer = _given_tokenizer(options, output)
-    _check_corpora(options, tokenizer)
+    _check_corpora(options, tokenizer, output)
     sources, targets = _held_out_files(options)
     sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
     held_out = [read_parallel(*files, options.text_format) for files in sides]
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
+        if rank == 0 and not (output / LAST_FILE).exists():
+            _link_mixed(options, output)
         if rank == 0 and options.devices == 1:
             prepare_texts(options, output, tokenizer)
         yield held_out
@@ -249,13 +268,53 @@ def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None
     return model.choose_tokenizer(tokenizer)
 
 
-def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> None:
+def mixed_corpora(options: TrainingOptions, output: Path) -> list[tuple[Path, float]]:
+    """Return the folder of each corpus of `mix`, and its share.
+
+    The folder is the one in which the run has linked the files of the corpus, if there is one.
+    """
+    corpora = []
+    for number, (folder, share) in enumerate(options.mixed, start=1):
+        link = output / MIXED_FOLDER / str(number)
+        corpora.append((link if (link / MANIFEST_FILE).exists() else folder, share))
+    return corpora
+
+
+def _link_mixed(options: TrainingOptions, output: Path) -> None:
+    """Link the files of the mixed corpora into the run, so that it can do without their folders.
+
+    Corpora that cannot be linked, such as those on another file system, stay where they are.
+    """
+    mixed = output / MIXED_FOLDER
+    if mixed.exists():  # of a start that failed
+        shutil.rmtree(mixed)
+    for number, (folder, _) in enumerate(options.mixed, start=1):
+        link = mixed / str(number)
+        link.mkdir(parents=True)
+        try:
+            for name in (*PreparedCorpus(folder).manifest["files"], MANIFEST_FILE):
+                os.link(folder / name, link / name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.rmtree(link)
+            logger.warning(
+                "Keep the folder %s until the run is finished: its files cannot be linked (%s).",
+                folder,
+                error.strerror,
+            )
+
+
+def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output: Path) -> None:
     """Raise a `ValueError` unless the prepared corpora are complete and have one tokenizer.
 
     Args:
         options: `TrainingOptions`.
         tokenizer: The tokenizer of `init` or of a file, or `None`.
+        output: Folder of the run. If it has a checkpoint, its links to the mixed corpora are used.
     """
+    is_resumed = (output / LAST_FILE).exists()
+    mixed = mixed_corpora(options, output) if is_resumed else options.mixed
     if options.is_prepared:
         corpus = PreparedCorpus(options.source)
         if corpus.aligned and options.bpe_dropout:
@@ -270,7 +329,7 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None) -> Non
                 "`tokenizer`, or pass text files"
             )
         tokenizer = corpus.tokenizer
-    for folder, _ in options.mixed:
+    for folder, _ in mixed:
         if tokenizer is None:
             raise ValueError(
                 "Argument `mix` must be left out for text files whose tokenizer is learned, "

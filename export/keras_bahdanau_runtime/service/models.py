@@ -56,6 +56,7 @@ from keras_bahdanau_runtime.signature import (
 from keras_bahdanau_runtime.stepper import max_output_length
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 from keras_bahdanau_runtime.translation import (
     Alternative,
     Translation,
@@ -641,6 +642,7 @@ class TextModel(Model):
     def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of targets, an empty list for a blank one."""
         encoded = self.tokenizer.encode_targets(texts)
+        warn_about_unknown("target", encoded)
         return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
     async def _infer(self, request: InferRequest) -> list[Tensor]:

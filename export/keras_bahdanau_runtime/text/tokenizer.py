@@ -438,6 +438,25 @@ class Tokenizer:
         """Encode target texts; see `encode_sources`."""
         return _encode_many(self._target, texts)
 
+    def join_target(self, text: str) -> str:
+        """Return a target text without the marks of its pieces, as `decode` returns it.
+
+        Example:
+
+        >>> Tokenizer.from_pieces(["Fuß@@", "ball"]).join_target("Fuß@@ ball ist toll")
+        'Fußball ist toll'
+        """
+        mark = self.target_mark
+        if not mark:
+            return text
+        joiner = PieceJoiner(mark)
+        return "".join(joiner(f" {piece}") for piece in text.split()).removeprefix(" ")
+
+    @property
+    def target_mark(self) -> str:
+        """Mark of pieces in target texts that are split already; empty if they have none."""
+        return self._spellings[1].mark or ""
+
     def target_piece(self, index: int) -> bytes:
         """Return the bytes of a target id; the spelling of a special piece such as `"</s>"`."""
         return self._target_pieces[index]

@@ -89,6 +89,11 @@ def test_a_model_may_have_its_own_dtype_policy():
     assert np.isfinite(float(model.train_on_batch(INPUTS, LABELS)))
 
 
+def test_an_unknown_policy_of_training_steps_is_refused():
+    with pytest.raises(ValueError, match=r"`training_dtype_policy` must be one of .*'float16'"):
+        MODELS["rnnsearch"]().training_dtype_policy = "float16"
+
+
 # --- Saving ---------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BidirectionalEncoder, Seq2Seq, train
+from keras_bahdanau.layers.dtype_policies import replace_policies
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.training import TrainingOptions, average_checkpoints
 from keras_bahdanau.training.run import build, load_best
@@ -91,7 +92,9 @@ def test_only_parts_that_are_not_frozen_are_trained(adapted, initial):
 def test_a_run_resumes_without_the_run_that_it_started_with(adapted, options, tmp_path):
     chosen, folder = adapted
     shutil.copytree(RUN, tmp_path / "init")
-    chosen = dataclasses.replace(chosen, init=tmp_path / "init")
+    shutil.copytree(chosen.mixed[0][0], tmp_path / "init" / "corpus")
+    mix = f"{tmp_path / 'init' / 'corpus'}=0.5"
+    chosen = dataclasses.replace(chosen, init=tmp_path / "init", mix=(mix,))
 
     def interrupt(epoch, logs):
         if epoch == 1:
@@ -166,6 +169,18 @@ def test_a_model_with_layers_of_the_user_is_trained_on(options, tmp_path):
     assert is_equal(after.decoder, before.decoder)
     assert is_equal(after.output_layer, before.output_layer)
     assert not is_equal(after.encoder, before.encoder)
+
+
+@pytest.mark.parametrize("make", [own_model, lambda: keras.saving.load_model(RUN / "best.keras")])
+def test_a_model_of_any_policy_is_trained_on_in_float32(options, tmp_path, make):
+    model = make()
+    replace_policies(model, "mixed_bfloat16")
+    path = save(model, tmp_path / "mixed.keras")
+    built = build(options(init=path, dtype_policy="mixed_bfloat16"), TOKENIZER, 1, 0)
+    assert is_equal(built, model)
+    assert (built.decoder.cell.compute_dtype, built.training_dtype_policy) == (
+        "float32", "mixed_bfloat16",
+    )  # fmt: skip
 
 
 def test_all_options_that_contradict_the_architecture_are_listed(options, tmp_path):
@@ -304,4 +319,5 @@ def test_options_of_fine_tuning_out_of_range_are_refused(options, values, messag
 def test_the_texts_are_encoded_with_the_tokenizer_of_init(adapted):
     chosen, folder = adapted
     assert PreparedCorpus(folder / "corpus").tokenizer == TOKENIZER
-    assert TrainingOptions.from_file(folder / "options.json") == chosen
+    recorded = TrainingOptions.from_file(folder / "options.json")
+    assert dataclasses.replace(recorded, dtype_policy=chosen.dtype_policy) == chosen

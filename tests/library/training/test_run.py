@@ -17,6 +17,8 @@ from rich.console import Console
 
 from keras_bahdanau import BeamSearch, Tokenizer, TrainingOptions, TranslationDataset, train
 from keras_bahdanau.callbacks import ResumableEpochs
+from keras_bahdanau.layers.dtype_policies import replace_policies
+from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.run import _compiled_shapes, _evaluators, build, load_best
 from keras_bahdanau_runtime.files import try_lock
 from keras_bahdanau_runtime.runs.options import read_options
@@ -91,7 +93,8 @@ def test_a_run_leaves_its_models_options_history_and_logs(finished):
         "average.keras", "best.keras", "corpus", "epoch-03.keras", "history.csv", "last.keras",
         "options.json", "texts.json",
     ]  # fmt: skip
-    assert TrainingOptions.from_file(best.parent / "options.json") == chosen
+    recorded = TrainingOptions.from_file(best.parent / "options.json")
+    assert recorded == dataclasses.replace(chosen, dtype_policy=resolve_dtype_policy("auto"))
     # 18 pairs are 6 batches of 3, so 3 updates of 2 batches. Two passes are 6 updates.
     assert [row["update"] for row in history(best.parent)] == ["2", "4", "6"]
     assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in epoch_logs)
@@ -192,6 +195,49 @@ def test_the_folder_of_another_run_is_refused(finished, tmp_path):
     (tmp_path / "options.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match=r"`output` must be .* of this version.*`width`"):
         train(chosen, tmp_path, resume=True)
+
+
+def as_earlier_version(path):
+    """Give the model in a file, with its optimizer, the policy of its training steps."""
+    model = keras.saving.load_model(path)
+    model.training_dtype_policy = "float32"
+    replace_policies(model, "mixed_bfloat16")
+    model.save(path)
+
+
+def test_a_run_that_was_saved_in_bfloat16_answers_in_float32(copied):
+    _, folder = copied
+    plain = load_best(folder)
+    as_earlier_version(folder / "best.keras")
+    assert keras.saving.load_model(folder / "best.keras").compute_dtype == "bfloat16"
+    batch = {"source": np.array([[5, 6, 3]]), "target": np.array([[2, 7, 8]])}
+    loaded = load_best(folder)
+    logits = [keras.ops.convert_to_numpy(model(batch)) for model in (plain, loaded)]
+    np.testing.assert_array_equal(*logits)
+    assert load_best(folder, dtype_policy="mixed_bfloat16").decoder.cell.compute_dtype == "bfloat16"
+
+
+def test_a_run_that_was_saved_in_bfloat16_is_resumed_in_bfloat16_and_saved_in_float32(
+    finished, tmp_path
+):
+    chosen = dataclasses.replace(
+        finished[0], dtype_policy="mixed_bfloat16", log_dir=None, average=0, best_by="loss"
+    )
+
+    def interrupt(epoch, logs):
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, tmp_path / "run", callbacks=[stop], verbose=False)
+    as_earlier_version(tmp_path / "run" / "last.keras")
+    # The run keeps its policy, even if "auto" is another one on this machine.
+    chosen = dataclasses.replace(chosen, dtype_policy="auto")
+    train(chosen, tmp_path / "run", resume=True, verbose=False)
+    model = keras.saving.load_model(tmp_path / "run" / "last.keras")
+    assert (model.compute_dtype, model.training_dtype_policy) == ("float32", "mixed_bfloat16")
+    assert int(model.optimizer.iterations) == 6
 
 
 def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
@@ -558,7 +604,8 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
         max_length=5,
     )
     model = build(changed, tokenizer, updates=10, warmup=4)
-    assert model.dtype_policy.name == "mixed_bfloat16" and model.optimizer.global_clipnorm == 0.7
+    assert model.optimizer.global_clipnorm == 0.7
+    assert model.training_dtype_policy == "mixed_bfloat16" and model.compute_dtype == "float32"
     assert model.loss.label_smoothing == 0.25
     rate = model.optimizer.get_config()["learning_rate"]["config"]
     assert (rate["peak"], rate["shape"], rate["batches"]) == (0.5, "inverse-sqrt", 2)
@@ -566,6 +613,30 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
     loss, score = _evaluators(changed, held_out, tokenizer)
     assert score.search == BeamSearch(3, 1.0) and score.tokenize == "char"
     assert max(side for shape in loss.dataset.shapes for side in shape) <= 8
+
+
+@pytest.mark.parametrize(
+    ("pieces", "split", "text"),
+    [
+        (["Fuß@@", "ball", "ist", "gut"], "Fuß@@ ball ist gut", "Fußball ist gut"),
+        (["▁Fuß", "ball", "▁ist", "▁gut"], "▁Fuß ball ▁ist ▁gut", "Fußball ist gut"),
+    ],
+)
+def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
+    tokenizer = Tokenizer.from_pieces(pieces)
+    loss, score = _evaluators(options(best_by="loss"), [([split], [split])], tokenizer)
+    assert score.references == [text]
+    _, labels = loss.dataset[0]
+    assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
+    assert caplog.text == ""
+    with pytest.raises(ValueError, match=r"`validation_target` must be split .* 100.0%"):
+        _evaluators(options(), [([split], ["Tor"])], tokenizer)
+
+
+def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
+    tokenizer = Tokenizer.from_pieces(["Fuß@@", "ball"])
+    _evaluators(options(), [(["ein Tor ball"], ["Fuß@@ ball"])], tokenizer)
+    assert "66.7 % of the pieces of `validation_source[0]` are unknown" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Dtype policies of the layers of a model, changed after their construction."""
+
+import contextlib
+
+import keras
+
+# Policies with float32 weights and computation in half precision.
+MIXED_POLICIES = ("mixed_bfloat16", "mixed_float16")
+
+
+def replace_policies(layer, new, old=None):
+    """Give layers another dtype policy. Their weights stay as they are.
+
+    Functions of the model that were compiled or traced before keep their dtypes.
+
+    Args:
+        layer: A layer or model, which is changed together with all layers inside of it.
+        new: Name of the policy.
+        old: Names of the policies to replace; all if `None`.
+
+    Returns:
+        A list of the layers that had one of these policies.
+
+    Example:
+
+    >>> cell = keras.layers.GRUCell(4, dtype="mixed_bfloat16")
+    >>> layer = keras.layers.RNN(cell, dtype="mixed_bfloat16")
+    >>> len(replace_policies(layer, "float32", old=MIXED_POLICIES)), cell.compute_dtype
+    (2, 'float32')
+    """
+    policy = keras.dtype_policies.get(new)
+    # A private method. The public `layers` of a model leaves out the layers inside of layers.
+    layers = [
+        inner for inner in layer._flatten_layers() if old is None or inner.dtype_policy.name in old
+    ]
+    for inner in layers:
+        inner.dtype_policy = policy
+    return layers
+
+
+@contextlib.contextmanager
+def computing_in(policy, model):
+    """Let the float32 layers of a model compute under another dtype policy in the block.
+
+    Replicas of TensorFlow are threads that enter the block one after the other, before the first
+    one leaves it. Only the first one finds layers to change and restores them.
+
+    Args:
+        policy: Name of a policy with float32 weights.
+        model: The model.
+    """
+    if policy == "float32":
+        yield
+        return
+    changed = replace_policies(model, policy, old=("float32",))
+    try:
+        yield
+    finally:
+        for layer in changed:
+            layer.dtype_policy = "float32"
