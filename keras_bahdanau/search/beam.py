@@ -60,9 +60,9 @@ class BeamSearch(Search):
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    `|Y|` is the number of tokens, `EOS` included, plus `length_offset`. A step extends `size` live hypotheses. A
-    candidate that ends and is among the `size` best of the step is stored separately, so live
-    hypotheses cannot displace it.
+    `|Y|` is the number of tokens, `EOS` included, plus `length_offset`. A step extends `size` live
+    hypotheses. A candidate that ends and is among the `size` best of the step is stored separately,
+    so live hypotheses cannot displace it.
 
     The search of a sentence stops when `size` hypotheses have ended, or when no live hypothesis can
     beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp` at the maximum
