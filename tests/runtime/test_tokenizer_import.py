@@ -178,7 +178,7 @@ def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
     """The graph copies the source, so the translation is the decoded source."""
     Tokenizer.load(FILES / "bpe.model").save(tmp_path / "tokenizer.json")
     document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
-    assert document["version"] == 2
+    assert document["version"] == 3
     size = len(document["source"]["model"]["vocab"])
     vocabulary = {"source": size, "target": size}
     artifact = make(
