@@ -9,6 +9,7 @@ import base64
 import json
 import math
 import os
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
 )
 
 _MODELS = ("BPE", "Unigram", "WordLevel")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # The fields of sentencepiece_model.proto that are used.
 _MESSAGES = {
@@ -282,15 +284,17 @@ def _current_form(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(tokens, list):
         raise InvalidTokenizer(f"the added_tokens {reprlib.repr(tokens)}")
     for token in tokens:
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+        content = token.get("content") if isinstance(token, dict) else None
+        if not isinstance(content, str) or _SURROGATE.search(content):
             raise InvalidTokenizer(f"the added token {reprlib.repr(token)}")
     added = [token["content"] for token in tokens if not token.get("special")]
-    kind = str(model.get("type") or _inferred_type(model))[:30]
+    kind = model.get("type") or _inferred_type(model)
+    name = kind if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
     problems = {
-        f"a {kind} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
+        f"a {name} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
         **{
-            f"the {name} {reprlib.repr(model.get(name))}": bool(model.get(name))
-            for name in ("continuing_subword_prefix", "end_of_word_suffix")
+            f"the {field} {reprlib.repr(model.get(field))}": bool(model.get(field))
+            for field in ("continuing_subword_prefix", "end_of_word_suffix")
         },
         f"added tokens that are not special, such as {reprlib.repr(added[:3])}": bool(added),
     }
