@@ -344,7 +344,7 @@ class Tokenizer:
 
         The `tokenizers` library can read the values of `source` and `target`
         (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`). `target` is `null` if
-        `joint`.
+        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before.
 
         Args:
             path: The file to create or replace.
