@@ -226,9 +226,8 @@ def main():
     arguments = parser.parse_args()
     share = arguments.lines // len(arguments.texts)
     lines = [line for path in arguments.texts for line in read_lines(path)[:share]]
-    print(
-        f"| {len(lines):,} lines | same ids | same text | same text of the service | scripts | repeated |"
-    )
+    columns = "same ids | same text | same text of the service | scripts | repeated"
+    print(f"| {len(lines):,} lines | {columns} |")
     print("|---|---|---|---|---|---|")
     makers = [(sentencepiece_model, SENTENCEPIECE), (hugging_face, HUGGING_FACE)]
     for make, table in makers:

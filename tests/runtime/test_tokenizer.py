@@ -227,6 +227,22 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
             lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes", 2]}),
             "expected a spelling. Received: 'bytes'",
         ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 3, "spellings": [{"charsmap": "AAAA"}] * 2}
+            ),
+            "a charsmap only in a spelling 'metaspace'",
+        ),
+        (
+            lambda text: json.dumps(
+                {
+                    **json.loads(text),
+                    "version": 3,
+                    "spellings": [{"kind": "metaspace", "charsmap": "?"}] * 2,
+                }
+            ),
+            "a charsmap that is not base64",
+        ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
         (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),
         (lambda text: text.replace('"</s>"', '"end"'), "'end'} as its first pieces instead of"),

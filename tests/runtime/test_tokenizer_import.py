@@ -273,6 +273,16 @@ def test_sentencepiece_models_of_other_kinds_are_refused(tmp_path, contents, mes
     assert "\n" not in str(error.value)
 
 
+def test_marks_of_a_space_at_the_end_of_a_text_are_removed(tmp_path):
+    """SentencePiece removes them with `remove_extra_whitespaces`, in time that is linear."""
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model((1, b"\x0a\x03\xe2\x96\x81")))
+    tokenizer = Tokenizer.load(tmp_path / "spm.model")
+    expected = tokenizer.encode_source("a")
+    assert len(expected) == 3
+    assert tokenizer.encode_source(" a \u2581\u2581") == expected
+    assert len(tokenizer.encode_source("\u2581" * 20_000 + "a")) == 20_003
+
+
 def test_byte_pairs_with_too_many_splits_are_refused(tmp_path, monkeypatch):
     fields = [(2, b"\x18\x02"), *((1, message_field(1, b"a" * n)) for n in range(2, 12))]
     (tmp_path / "spm.model").write_bytes(sentencepiece_model(*fields))

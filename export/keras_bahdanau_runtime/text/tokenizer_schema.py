@@ -37,7 +37,7 @@ WORDS = (
 )
 CHARACTERS = r"[\s\S]"
 # Regular expressions of normalizers, which match in linear time.
-MANY_SPACES, OUTER_SPACE, FINAL_MARKS = " {2,}", r"\A | \z", "\u2581+\\z"
+MANY_SPACES, OUTER_SPACE, FINAL_MARKS = " {2,}", r"\A | \z", "(?<!\u2581)\u2581+\\z"
 # The regular expressions that a file may contain. Another one may never end.
 PATTERNS = (WORDS, CHARACTERS, MANY_SPACES, OUTER_SPACE, FINAL_MARKS)
 
