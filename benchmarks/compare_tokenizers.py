@@ -6,13 +6,17 @@
 SentencePiece and `tokenizers` learn small vocabularies from the files. For the first 10,000 lines,
 half of them of each file, the script counts the lines with the same pieces (the ids after the
 renumbering) and the same decoded text as in the original library, and those that a service with
-this tokenizer returns unchanged. The graph of the service copies its source.
+this tokenizer returns unchanged. The graph of the service copies its source. The last two columns
+are texts with the same pieces: 10,000 of random characters and marks of other scripts, in composed
+and decomposed forms, and 2,000 of repeated characters.
 """
 
 import argparse
 import json
+import random
 import sys
 import tempfile
+import unicodedata
 from pathlib import Path
 
 import tokenizers
@@ -35,6 +39,33 @@ SENTENCEPIECE = {
         "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3,
     },
 }  # fmt: skip
+
+
+# Code points of marks, letters with marks, and compatibility characters.
+BLOCKS = [
+    range(0x300, 0x370), range(0x20, 0x250), range(0x1E00, 0x2000), range(0x370, 0x530),
+    range(0x590, 0x700), range(0x900, 0xE00), range(0xE01, 0xF00), range(0x1100, 0x1200),
+    range(0xAC00, 0xAE00), range(0x3040, 0x3400), range(0xF900, 0xFFF0), range(0x2000, 0x2200),
+]  # fmt: skip
+
+
+def script_texts():
+    """Return random texts of other scripts, a third of them as they are and others decomposed."""
+    rng, texts = random.Random(0), []
+    for _ in range(10_000):
+        blocks = [BLOCKS[0], *rng.sample(BLOCKS, 2)]
+        text = "".join(chr(rng.choice(rng.choice(blocks))) for _ in range(rng.randint(1, 20)))
+        form = rng.choice([None, "NFD", "NFKD"])
+        texts.append(text if form is None else unicodedata.normalize(form, text))
+    return texts
+
+
+def repeated_texts():
+    """Return texts that repeat one to three characters."""
+    rng = random.Random(0)
+    characters = "abcdefghijklmnopqrstuvwxyz0123456789.-!?"
+    return ["".join(rng.choices(characters, k=rng.choice([1, 1, 2, 3]))) * rng.randint(2, 60)
+            for _ in range(2_000)]  # fmt: skip
 
 
 class Original:
@@ -175,7 +206,11 @@ def compare(name, path, original, lines, folder):
     same_texts = sum(tokenizer.decode(a) == b for a, b in zip(ids, expected, strict=True))
     served = served_texts(folder, tokenizer, lines)
     same_served = sum(a == b for a, b in zip(served, expected, strict=True))
-    print(f"| {name} | {same_ids:,} | {same_texts:,} | {same_served:,} |", flush=True)
+    counts = [same_ids, same_texts, same_served]
+    for texts in (script_texts(), repeated_texts()):
+        ids_of_texts = zip(tokenizer.encode_sources(texts), texts, strict=True)
+        counts.append(sum(a == original.new_ids(text) for a, text in ids_of_texts))
+    print(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |", flush=True)
     for line, a in zip(lines, ids, strict=True):
         if a != original.new_ids(line):
             print(f"{line!r}\n  {tokenizer.source_tokens(line)}\n  {original.pieces(line)}")
@@ -191,8 +226,9 @@ def main():
     arguments = parser.parse_args()
     share = arguments.lines // len(arguments.texts)
     lines = [line for path in arguments.texts for line in read_lines(path)[:share]]
-    print(f"| {len(lines):,} lines | same ids | same text | same text of the service |")
-    print("|---|---|---|---|")
+    columns = "same ids | same text | same text of the service | scripts | repeated"
+    print(f"| {len(lines):,} lines | {columns} |")
+    print("|---|---|---|---|---|---|")
     makers = [(sentencepiece_model, SENTENCEPIECE), (hugging_face, HUGGING_FACE)]
     for make, table in makers:
         for name, options in table.items():

@@ -57,6 +57,27 @@ MUTATIONS = (
         "library/data/test_prepared_dataset.py",
     ),
     Mutation(
+        "shortest-key-of-a-charsmap-wins",
+        "export/keras_bahdanau_runtime/text/charsmap.py",
+        "if is_end and node in self._places:",
+        "if is_end and node in self._places and not length:",
+        "runtime/test_tokenizer_import.py",
+    ),
+    Mutation(
+        "ordinary-pieces-leave-as-special-tokens",
+        "export/keras_bahdanau_runtime/text/tokenizer_import.py",
+        "if len(token) != 1 and token not in merged}",
+        "if token}",
+        "runtime/test_tokenizer_import.py",
+    ),
+    Mutation(
+        "steps-of-a-tokenizer-may-grow-texts",
+        "export/keras_bahdanau_runtime/text/tokenizer_schema.py",
+        "if growth > _MAX_GROWTH:",
+        "if growth > 2 * _MAX_GROWTH:",
+        "hostile/test_corrupted_tokenizers.py",
+    ),
+    Mutation(
         "converted-specials-match-text",
         "export/keras_bahdanau_runtime/text/tokenizer_import.py",
         'return f"{SPECIAL[index]} "',
@@ -1046,8 +1067,8 @@ MUTATIONS = (
     Mutation(
         "tokenizer-file-may-cut-texts",
         "export/keras_bahdanau_runtime/text/tokenizer.py",
-        "    tokenizer.no_truncation()\n",
-        "",
+        'open_tokenizer({**document, "truncation": None, "padding": None})',
+        "open_tokenizer(document)",
         "runtime/test_tokenizer.py hostile/test_corrupted_artifacts.py",
     ),
     Mutation(

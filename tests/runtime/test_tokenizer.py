@@ -204,8 +204,8 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
         (lambda text: "[]", "expected an object with 'format'"),
         (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 3}),
-            "expected version 1 or 2",
+            lambda text: json.dumps({**json.loads(text), "version": 4}),
+            "expected version 1 or 2 or 3",
         ),
         (
             lambda text: json.dumps({**json.loads(text), "version": 2}),
@@ -227,9 +227,25 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
             lambda text: json.dumps({**json.loads(text), "version": 2, "spellings": ["bytes", 2]}),
             "expected a spelling. Received: 'bytes'",
         ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 3, "spellings": [{"charsmap": "AAAA"}] * 2}
+            ),
+            "a charsmap only in a spelling 'metaspace'",
+        ),
+        (
+            lambda text: json.dumps(
+                {
+                    **json.loads(text),
+                    "version": 3,
+                    "spellings": [{"kind": "metaspace", "charsmap": "?"}] * 2,
+                }
+            ),
+            "a charsmap that is not base64",
+        ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
         (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),
-        (lambda text: text.replace('"</s>"', '"end"'), "to begin with the ids"),
+        (lambda text: text.replace('"</s>"', '"end"'), "'end'} as its first pieces instead of"),
     ],
 )
 def test_invalid_files_are_refused(joint, tmp_path, change, message):

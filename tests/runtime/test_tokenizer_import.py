@@ -149,6 +149,10 @@ ADDED = {
         ({"decoder": None, "pre_tokenizer": None}, "pieces that are neither"),
         ({"pre_tokenizer": REGEX}, "only by patterns of this package"),
         ({"model": {"type": "BPE"}}, r"expected a tokenizer\.json of the tokenizers library"),
+        ({"model": {"type": "BPE", "vocab": {"a": 2**32 - 1}, "merges": []}}, "id 4294967295 of"),
+        ({"model": {"vocab": [["a" * 2049, -1]], "unk_id": 0}}, "'aaaaaaaaaaaa.* of 2049 bytes"),
+        ({"added_tokens": {"a": 1}}, r"the added_tokens \{'a': 1\}"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////////"}}, "a charsmap"),
     ],
 )
 def test_hugging_face_tokenizers_of_other_kinds_are_refused(tmp_path, change, message):
@@ -174,11 +178,46 @@ def test_sentencepiece_pieces_and_texts_are_those_of_the_original(name):
         assert tokenizer.decode(received).replace("<unk>", " \u2047 ") == decoded, text
 
 
+def test_files_of_earlier_versions_keep_their_normalizer(tmp_path):
+    """Models were trained with its ids, so text is not normalized as by SentencePiece there."""
+    tokenizer = Tokenizer.load(FILES / "scripts.model")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    assert document["version"] == 3
+    charsmaps = [spelling.pop("charsmap") for spelling in document["spellings"]]
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmaps[0]}
+    document["source"]["normalizer"]["normalizers"].insert(0, precompiled)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**document, "version": 2}))
+    earlier = Tokenizer.load(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_str(json.dumps(document["source"]))
+    for text in ("ti\u1ebfng", "tie\u0302\u0301ng", "\ufb01\u0301"):
+        assert earlier.encode_source(text) == library.encode(text).ids
+    decomposed, composed = "tie\u0302\u0301ng", "ti\u1ebfng"
+    assert tokenizer.encode_source(decomposed) == tokenizer.encode_source(composed)
+    assert earlier.encode_source(decomposed) != earlier.encode_source(composed)
+
+
+def test_special_tokens_that_are_ordinary_pieces_remain(converted, tmp_path):
+    """A piece of each kind that the model finds in text, and a name that it does not find."""
+    _, path = converted
+    model = json.loads(path.read_text())["model"]
+    merged = ["".join(pair) for pair in model.get("merges", [])][:1]
+    learned = {"BPE": ["!", *merged], "Unigram": ["!"], "WordLevel": ["dog", "!"]}[model["type"]]
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    before = Tokenizer.load(path)
+    tokenizer.add_special_tokens([*learned, "<other>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded == before
+    text = "a dog on a boat!"
+    assert loaded.decode(loaded.encode_target(text)).replace(" !", "!") == text
+
+
 def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
     """The graph copies the source, so the translation is the decoded source."""
     Tokenizer.load(FILES / "bpe.model").save(tmp_path / "tokenizer.json")
     document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
-    assert document["version"] == 2
+    assert document["version"] == 3
     size = len(document["source"]["model"]["vocab"])
     vocabulary = {"source": size, "target": size}
     artifact = make(
@@ -197,9 +236,13 @@ def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
 def sentencepiece_model(*fields):
     """The bytes of a model with the pieces `a` and `<unk>` and other fields, as (number, bytes)."""
     pieces = [(1, b"\x0a\x01a"), (1, b"\x0a\x05<unk>\x18\x02")]
-    return b"".join(
-        bytes([number << 3 | 2, len(value)]) + value for number, value in [*pieces, *fields]
-    )
+    return b"".join(map(message_field, *zip(*[*pieces, *fields], strict=True)))
+
+
+def message_field(number, value):
+    """A field of a protobuf message, of up to 16,383 bytes."""
+    size = [len(value)] if len(value) < 128 else [len(value) % 128 + 128, len(value) // 128]
+    return bytes([number << 3 | 2, *size]) + value
 
 
 @pytest.mark.parametrize(
@@ -216,9 +259,38 @@ def sentencepiece_model(*fields):
             sentencepiece_model((2, b"\xc0\x01\x01"), (3, b"\x28\x00")),
             "one with treat_whitespace_as_suffix, escape_whitespaces=false",
         ),
+        (sentencepiece_model((1, message_field(1, b"a" * 513))), "piece 2 is 'aaaa"),
+        (sentencepiece_model((1, b"\x0a\x01\xff")), "piece 2 is b'.xff'"),
+        (sentencepiece_model((1, b"\x0a\x01b\x15\x00\x00\xc0\x7f")), "with the score nan"),
+        (sentencepiece_model((1, b"\x0a\x01a")), "each piece once. Received: 'a' 2 times"),
+        (sentencepiece_model((3, b"\x12\x05\xff\xff\xff\xff\xff")), "trie of 4294967295"),
     ],
 )
 def test_sentencepiece_models_of_other_kinds_are_refused(tmp_path, contents, message):
     (tmp_path / "spm.model").write_bytes(contents)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         Tokenizer.load(tmp_path / "spm.model")
+    assert "\n" not in str(error.value)
+
+
+def test_marks_of_a_space_at_the_end_of_a_text_are_removed(tmp_path):
+    """SentencePiece removes them with `remove_extra_whitespaces`, in time that is linear."""
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model((1, b"\x0a\x03\xe2\x96\x81")))
+    tokenizer = Tokenizer.load(tmp_path / "spm.model")
+    expected = tokenizer.encode_source("a")
+    assert len(expected) == 3
+    assert tokenizer.encode_source(" a \u2581\u2581") == expected
+    assert len(tokenizer.encode_source("\u2581" * 20_000 + "a")) == 20_003
+
+
+def test_byte_pairs_with_too_many_splits_are_refused(tmp_path, monkeypatch):
+    fields = [(2, b"\x18\x02"), *((1, message_field(1, b"a" * n)) for n in range(2, 12))]
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model(*fields))
+    # A piece of n letters has n - 1 splits: 1 + 2 + ... + 10 = 55.
+    for limit, message in ((55, None), (54, "merged in more than 54 ways")):
+        monkeypatch.setattr("keras_bahdanau_runtime.text.tokenizer_import.MAX_MERGES", limit)
+        if message is None:
+            assert Tokenizer.load(tmp_path / "spm.model").source_vocabulary_size == 15
+        else:
+            with pytest.raises(ValueError, match=message):
+                Tokenizer.load(tmp_path / "spm.model")

@@ -58,12 +58,12 @@ from keras_bahdanau_runtime.prepared.filters import PairFilter
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
 from keras_bahdanau_runtime.text.tokenizer import (
-    MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     Tokenizer,
     check_kind,
     check_normalization,
 )
+from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 

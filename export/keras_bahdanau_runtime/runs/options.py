@@ -17,11 +17,11 @@ from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
-    MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
     NORMALIZATIONS,
     Tokenizer,
 )
+from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
 
 # Models by option, with the names of their classes.
 MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}

@@ -23,11 +23,14 @@ class Spelling:
         strips_space: Whether decoding removes a space at the start, which encoding adds.
         mark: Mark of a tool that has split the text before, which decoding removes; see
             `PieceJoiner`. `None` for text that is not split before.
+        charsmap: Rules that replace characters of a text before it is encoded; see `CharacterMap`.
+            In base64; `None` for no rules.
     """
 
     kind: str = "byte-level"
     strips_space: bool = True
     mark: str | None = None
+    charsmap: str | None = None
 
     def pieces(self, vocabulary: Mapping[str, int]) -> list[bytes]:
         """Return the bytes of each id.

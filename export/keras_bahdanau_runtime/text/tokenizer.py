@@ -6,43 +6,44 @@ import functools
 import json
 import operator
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
-from keras_bahdanau_runtime.errors import RunError, require
+from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
+from keras_bahdanau_runtime.text.charsmap import CharacterMap
 from keras_bahdanau_runtime.text.pieces import SPELLINGS, Spelling
 from keras_bahdanau_runtime.text.split_text import MARKS, PieceJoiner, mark_of, piece_tokenizer
 from keras_bahdanau_runtime.text.tokenizer_import import (
-    MANY_SPACES,
-    OUTER_SPACE,
     hugging_face_document,
     sentencepiece_document,
 )
+from keras_bahdanau_runtime.text.tokenizer_schema import (
+    CHARACTERS,
+    MAX_FILE_BYTES,
+    MAX_VOCABULARY_SIZE,
+    WORDS,
+    InvalidTokenizer,
+    check_tokenizer,
+    open_tokenizer,
+    parse_charsmap,
+    path_error,
+    raise_panic,
+)
 
 FORMAT = "keras_bahdanau tokenizer"
-# Version 2 also has the spelling of the pieces. Other tokenizers are written as version 1, which
-# earlier versions of this package can read.
-VERSIONS = (1, 2)
+# Version 2 also has the spelling of the pieces, and version 3 rules that replace characters. A
+# tokenizer is written as the first version that has what it needs, which earlier versions of this
+# package can read.
+VERSIONS = (1, 2, 3)
 KINDS = ("bpe", "words", "characters", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
-# The library allocates memory for the requested size, and aborts the process if that fails.
-MAX_VOCABULARY_SIZE = 2**20
 NORMALIZATIONS = ("nfc", "nfkc")
-# Text is first split into these parts, and pieces are learned within them: words with the space
-# before them, with joiners and marks such as the vowel signs of Devanagari (ByteLevel's own pattern
-# splits these off); runs of other characters; space. Matching takes linear time.
-_WORDS = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
-    r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
-_CHARACTERS = r"[\s\S]"
-# The regular expressions that a file may contain.
-_PATTERNS = (_WORDS, _CHARACTERS, MANY_SPACES, OUTER_SPACE)
 
 
 class TokenizerVersionError(ValueError):
@@ -164,6 +165,9 @@ class Tokenizer:
             source_spelling,
             source_spelling if target is None else target_spelling,
         )
+        self._replace_source = self._replace_target = _character_map(source_spelling)
+        if target is not None:
+            self._replace_target = _character_map(target_spelling)
         self._source_pieces = source_spelling.pieces(source.get_vocab())
         self._target_pieces = (
             self._source_pieces if target is None else target_spelling.pieces(target.get_vocab())
@@ -277,7 +281,8 @@ class Tokenizer:
             ValueError: The file is not that of a tokenizer, or of an unsupported kind; a
                 `TokenizerVersionError` for an unsupported version.
         """
-        contents = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            contents = file.read(MAX_FILE_BYTES + 1)
         if Path(path).suffix.lower() == ".model":
             document, spelling = sentencepiece_document(contents, path)
         else:
@@ -285,7 +290,7 @@ class Tokenizer:
             if not isinstance(document, dict) or "format" in document or "model" not in document:
                 return cls.parse(contents, path)
             document, spelling = hugging_face_document(document, path)
-        return cls(_restore(path, "source", document), None, spelling)
+        return cls._restored(path, document, None, spelling)
 
     @classmethod
     def combine(cls, source: "Tokenizer", target: "Tokenizer") -> "Tokenizer":
@@ -305,32 +310,41 @@ class Tokenizer:
         document = _parse_json(contents, path)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(
-                f"{path}: expected an object with 'format': {FORMAT!r}. Received: {document!r:.80}"
+                f"{path}: expected an object with 'format': {FORMAT!r}. "
+                f"Received: {reprlib.repr(document)}"
             )
         if document.get("version") not in VERSIONS:
             raise TokenizerVersionError(
                 f"{path}: expected version {' or '.join(map(str, VERSIONS))}. "
-                f"Received: {document.get('version')!r}"
+                f"Received: {reprlib.repr(document.get('version'))}"
             )
         spellings = [Spelling(), Spelling()]
-        if document["version"] == 2:
+        if document["version"] > 1:
             items = document.get("spellings")
             if not isinstance(items, list) or len(items) != 2:
-                raise ValueError(f"{path}: expected two spellings. Received: {items!r:.80}")
+                raise ValueError(f"{path}: expected two spellings. Received: {reprlib.repr(items)}")
             spellings = [_parse_spelling(item, path) for item in items]
-        target = document.get("target")
-        return cls(
-            _restore(path, "source", document.get("source")),
-            None if target is None else _restore(path, "target", target),
-            *spellings,
-        )
+        return cls._restored(path, document.get("source"), document.get("target"), *spellings)
+
+    @classmethod
+    def _restored(
+        cls, path: str | os.PathLike[str], source: Any, target: Any, *spellings: Spelling
+    ) -> "Tokenizer":
+        """Return the tokenizer of the JSON of each language, and `None` for a shared one."""
+        sides = [_restore(path, "source", source)]
+        if target is not None:
+            sides.append(_restore(path, "target", target))
+        try:
+            return cls(sides[0], sides[1] if target is not None else None, *spellings)
+        except InvalidTokenizer as error:
+            raise path_error(path, "rules that SentencePiece writes", error) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer to one JSON file, atomically.
 
         The `tokenizers` library can read the values of `source` and `target`
         (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`). `target` is `null` if
-        `joint`.
+        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before.
 
         Args:
             path: The file to create or replace.
@@ -351,6 +365,11 @@ class Tokenizer:
         if is_converted or self._spellings != (Spelling(), Spelling()):
             document["version"] = 2
             document["spellings"] = [asdict(spelling) for spelling in self._spellings]
+        if any(spelling.charsmap for spelling in self._spellings):
+            document["version"] = 3
+        else:
+            for spelling in document.get("spellings", []):
+                del spelling["charsmap"]
         return document
 
     def __eq__(self, other: object) -> bool:
@@ -424,19 +443,19 @@ class Tokenizer:
         Raises:
             ValueError: `text` is not a `str`, or contains lone surrogates.
         """
-        return _encode(self._source, text)
+        return _encode(self._source, text, self._replace_source)
 
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode source texts in parallel on all cores; see `encode_source`."""
-        return _encode_many(self._source, texts)
+        return _encode_many(self._source, texts, self._replace_source)
 
     def encode_target(self, text: str) -> list[int]:
         """Encode a target text; see `encode_source`."""
-        return _encode(self._target, text)
+        return _encode(self._target, text, self._replace_target)
 
     def encode_targets(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode target texts; see `encode_sources`."""
-        return _encode_many(self._target, texts)
+        return _encode_many(self._target, texts, self._replace_target)
 
     def join_target(self, text: str) -> str:
         """Return a target text without the marks of its pieces, as `decode` returns it.
@@ -563,20 +582,30 @@ class Tokenizer:
         return checked
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
+def _character_map(spelling: Spelling) -> CharacterMap | None:
+    return None if spelling.charsmap is None else parse_charsmap(spelling.charsmap)
+
+
+def _encode(tokenizer: Any, text: str, replace: CharacterMap | None = None) -> list[int]:
     check_text("text", text)
+    if replace is not None:
+        text = replace(text)
     try:
         return list(tokenizer.encode(text).ids)
     except BaseException as error:
-        _raise_panic(error)
+        raise_panic(error)
 
 
-def _encode_many(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
+def _encode_many(
+    tokenizer: Any, texts: Iterable[str], replace: CharacterMap | None
+) -> list[list[int]]:
     texts = checked_texts("texts", texts)
+    if replace is not None:
+        texts = [*map(replace, texts)]
     try:
         return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
     except BaseException as error:
-        _raise_panic(error)
+        raise_panic(error)
 
 
 def check_normalization(normalization: Any) -> None:
@@ -595,6 +624,11 @@ def check_kind(kind: Any) -> None:
 
 
 def _parse_json(contents: bytes, path: str | os.PathLike[str]) -> Any:
+    if len(contents) > MAX_FILE_BYTES:
+        raise ValueError(
+            f"{path}: expected a tokenizer of at most {MAX_FILE_BYTES} bytes. "
+            f"Received: {len(contents)} or more"
+        )
     try:
         return json.loads(contents.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -605,12 +639,17 @@ def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
     try:
         spelling = Spelling(**item)
     except TypeError as error:
-        raise ValueError(f"{path}: expected a spelling. Received: {item!r:.80}") from error
+        raise ValueError(f"{path}: expected a spelling. Received: {reprlib.repr(item)}") from error
     is_known = spelling.kind in SPELLINGS and spelling.mark in (None, *MARKS)
     if not is_known or not isinstance(spelling.strips_space, bool):
         raise ValueError(
             f"{path}: expected a spelling of {SPELLINGS} and a mark of {MARKS}. "
-            f"Received: {item!r:.80}"
+            f"Received: {reprlib.repr(item)}"
+        )
+    if spelling.charsmap is not None and spelling.kind != "metaspace":
+        raise ValueError(
+            f"{path}: expected a charsmap only in a spelling 'metaspace'. "
+            f"Received: {spelling.kind!r}"
         )
     return spelling
 
@@ -656,10 +695,10 @@ def _untrained(normalization: str | None, kind: str) -> Any:
     parts = [
         # Words end at punctuation, so no learned piece can be "<s>" and have its id.
         lib.pre_tokenizers.Digits(individual_digits=True),
-        split(lib.Regex(_WORDS), "isolated"),
+        split(lib.Regex(WORDS), "isolated"),
     ]
     if kind == "characters":
-        parts = [split(lib.Regex(_CHARACTERS), "isolated")]
+        parts = [split(lib.Regex(CHARACTERS), "isolated")]
     byte_level = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*parts, byte_level])
     decoders = [lib.decoders.ByteLevel(), lib.decoders.Strip(" ", 1, 0)]
@@ -681,34 +720,13 @@ def _form(tokenizer: Any) -> dict[str, Any]:
 
 
 def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
-    lib = require("tokenizers", extra="text")
-    if _has_other_pattern(document):
-        raise ValueError(
-            f"{path}: expected {side!r} to split text only by patterns of this package, because "
-            "another one may never end. Received: another regular expression"
-        )
+    """Return the checked `tokenizers.Tokenizer` of one language."""
     try:
-        tokenizer = lib.Tokenizer.from_str(json.dumps(document))
-    except Exception as error:  # the library raises no narrower class
-        raise ValueError(
-            f"{path}: expected {side!r} to be the JSON of a tokenizer. Received: {error}"
-        ) from error
-    except BaseException as error:
-        _raise_panic(error)
-    # The names of converted tokenizers end with a space.
-    special = {index: (tokenizer.id_to_token(index) or "").rstrip(" ") for index in SPECIAL}
-    if special != SPECIAL:
-        raise ValueError(
-            f"{path}: expected {side!r} to begin with the ids {SPECIAL}. Received: {special}"
-        )
-    ids = sorted(tokenizer.get_vocab().values())
-    if ids != list(range(len(ids))):
-        raise ValueError(
-            f"{path}: expected {side!r} to have the ids from 0 to {len(ids) - 1}. "
-            f"Received: gaps, or up to {ids[-1]}"
-        )
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+        check_tokenizer(document)
+        tokenizer = open_tokenizer({**document, "truncation": None, "padding": None})
+    except InvalidTokenizer as error:
+        expected = f"{side!r} to be the JSON of a tokenizer that this package writes"
+        raise path_error(path, expected, error) from error
     for text in ("", "a b", SPECIAL[EOS]):
         ids = _encode(tokenizer, text)
         if ids[-1:] != [EOS] or {PAD, BOS, EOS} & set(ids[:-1]):
@@ -717,20 +735,3 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
                 f"padding, begin or end. Received: {ids} for {text!r}"
             )
     return tokenizer
-
-
-def _has_other_pattern(document: Any) -> bool:
-    """Return whether a tokenizer's JSON has a regular expression other than `_PATTERNS`."""
-    if isinstance(document, dict):
-        if isinstance(document.get("Regex"), str) and document["Regex"] not in _PATTERNS:
-            return True
-        return any(_has_other_pattern(part) for key, part in document.items() if key != "vocab")
-    return isinstance(document, list) and any(map(_has_other_pattern, document))
-
-
-def _raise_panic(error: BaseException) -> NoReturn:
-    """Raise the error again; a Rust panic, which is not an `Exception`, as a `RunError`."""
-    if type(error).__name__ != "PanicException":
-        raise error
-    message = " ".join(str(error).split())[:200]
-    raise RunError(f"The tokenizers library failed: {message}") from error

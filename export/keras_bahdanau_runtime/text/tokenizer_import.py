@@ -7,18 +7,33 @@ with a space in it, so the name of a special piece in a text is encoded as ordin
 
 import base64
 import json
+import math
 import os
+import re
+import reprlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
 from keras_bahdanau_runtime.protobuf import build_file, create_pool, message_class
 from keras_bahdanau_runtime.text.pieces import META_SPACE, Spelling
+from keras_bahdanau_runtime.text.tokenizer_schema import (
+    FINAL_MARKS,
+    MANY_SPACES,
+    MAX_MERGES,
+    MAX_VOCABULARY_SIZE,
+    OUTER_SPACE,
+    POST_PROCESSOR,
+    InvalidTokenizer,
+    check_steps_and_model,
+    open_tokenizer,
+    path_error,
+)
 
-# Regular expressions of normalizers, which match in linear time.
-MANY_SPACES, OUTER_SPACE = " {2,}", r"\A | \z"
 _MODELS = ("BPE", "Unigram", "WordLevel")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # The fields of sentencepiece_model.proto that are used.
 _MESSAGES = {
@@ -31,6 +46,8 @@ _MESSAGES = {
 }
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "BPE", 3: "word", 4: "char"}
+_MAX_MODEL_BYTES = 2**24
+_MAX_PIECE = 512  # characters, as in SentencePiece
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
 
@@ -56,14 +73,18 @@ def sentencepiece_document(
         MissingDependencyError: protobuf is not installed.
     """
     require("google.protobuf", extra="runtime")
+    if len(contents) > _MAX_MODEL_BYTES:
+        raise ValueError(
+            f"{path}: expected a SentencePiece model of at most {_MAX_MODEL_BYTES} bytes. "
+            f"Received: {len(contents)} or more"
+        )
     pool = create_pool(build_file("sentencepiece", _MESSAGES, syntax="proto2"))
     model = message_class(pool, "sentencepiece.ModelProto")()
     try:
         model.ParseFromString(contents)
     except Exception as error:  # protobuf's DecodeError, in one of several modules
         raise ValueError(f"{path}: expected a SentencePiece model. Received: {error}") from error
-    if not model.pieces:
-        raise ValueError(f"{path}: expected a SentencePiece model. Received: one without pieces")
+    _check_pieces(model.pieces, path)
     _check_settings(model, path)
     normalizer = model.normalizer
     # proto2 fields without a value have these defaults.
@@ -88,9 +109,40 @@ def sentencepiece_document(
                 *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * adds_space,
             ],
         },
-        "model": build(model.pieces, model.trainer.byte_fallback),
     }
-    return _finished(document), Spelling("metaspace", strips_space=adds_space)
+    try:
+        document["model"] = build(model.pieces, model.trainer.byte_fallback)
+    except InvalidTokenizer as error:
+        raise path_error(path, "a SentencePiece model of limited size", error) from error
+    charsmap = base64.b64encode(normalizer.charsmap).decode() if normalizer.charsmap else None
+    spelling = Spelling("metaspace", strips_space=adds_space, charsmap=charsmap)
+    return _finished(document), spelling
+
+
+def _check_pieces(pieces: Any, path: Any) -> None:
+    """Raise a `ValueError` unless a model has pieces that SentencePiece could have written."""
+    if not pieces:
+        raise ValueError(f"{path}: expected a SentencePiece model. Received: one without pieces")
+    if len(pieces) > MAX_VOCABULARY_SIZE:
+        raise ValueError(
+            f"{path}: expected a SentencePiece model of at most {MAX_VOCABULARY_SIZE} pieces. "
+            f"Received: {len(pieces)}"
+        )
+    for index, entry in enumerate(pieces):
+        piece = entry.piece  # bytes if they are not UTF-8
+        is_text = isinstance(piece, str) and 0 < len(piece) <= _MAX_PIECE
+        if not is_text or not math.isfinite(entry.score):
+            raise ValueError(
+                f"{path}: expected a SentencePiece model whose pieces have 1 to {_MAX_PIECE} "
+                f"characters in UTF-8 and a finite score. Received: piece {index} is "
+                f"{reprlib.repr(piece)} with the score {entry.score}"
+            )
+    for piece, count in Counter(entry.piece for entry in pieces).most_common(1):
+        if count > 1:
+            raise ValueError(
+                f"{path}: expected a SentencePiece model with each piece once. "
+                f"Received: {piece!r} {count} times"
+            )
 
 
 def _split(text: str, behavior: str) -> dict[str, Any]:
@@ -123,16 +175,17 @@ def _check_settings(model: Any, path: Any) -> None:
 
 
 def _normalizers(normalizer: Any, adds_space: bool) -> Iterator[dict[str, Any]]:
-    """Yield the steps of SentencePiece's normalization, in its order."""
-    if normalizer.charsmap:
-        charsmap = base64.b64encode(normalizer.charsmap).decode()
-        yield {"type": "Precompiled", "precompiled_charsmap": charsmap}
-    if not normalizer.HasField("remove_extra_whitespaces") or normalizer.remove_extra_whitespaces:
+    """Yield the steps of SentencePiece's normalization that follow its charsmap, in its order."""
+    trims = not normalizer.HasField("remove_extra_whitespaces")
+    trims = trims or normalizer.remove_extra_whitespaces
+    if trims:
         yield {"type": "Replace", "pattern": {"Regex": MANY_SPACES}, "content": " "}
         yield {"type": "Replace", "pattern": {"Regex": OUTER_SPACE}, "content": ""}
     if adds_space:
         yield {"type": "Prepend", "prepend": META_SPACE}
     yield {"type": "Replace", "pattern": {"String": " "}, "content": META_SPACE}
+    if trims:  # SentencePiece also removes marks that were in the text, but only at its end
+        yield {"type": "Replace", "pattern": {"Regex": FINAL_MARKS}, "content": ""}
 
 
 def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
@@ -153,12 +206,15 @@ def _byte_pairs(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
         for rank, (_, entry) in enumerate(ordinary)
         if entry.type in (0, _NORMAL)
     }
-    merges = [
-        (rank, ranks[piece[:place]], ranks[piece[place:]], piece[:place], piece[place:])
-        for piece, rank in ranks.items()
-        for place in range(1, len(piece))
-        if piece[:place] in ranks and piece[place:] in ranks
-    ]
+    merges = []
+    for piece, rank in ranks.items():
+        merges += [
+            (rank, ranks[piece[:place]], ranks[piece[place:]], piece[:place], piece[place:])
+            for place in range(1, len(piece))
+            if piece[:place] in ranks and piece[place:] in ranks
+        ]
+        if len(merges) > MAX_MERGES:
+            raise InvalidTokenizer(f"pieces that are merged in more than {MAX_MERGES} ways")
     names = [*map(special_name, sorted(SPECIAL)), *(name for name, _ in ordinary)]
     return {
         "type": "BPE",
@@ -198,58 +254,105 @@ def hugging_face_document(
     Raises:
         ValueError: It is no file of the `tokenizers` library, or of an unsupported kind.
     """
-    lib = require("tokenizers", extra="text")
     try:
-        # The library writes fields of older files in their current form.
-        document = json.loads(lib.Tokenizer.from_str(json.dumps(document)).to_str())
-    except Exception as error:  # the library raises no narrower class
-        raise ValueError(
-            f"{path}: expected a tokenizer.json of the tokenizers library. Received: {error}"
-        ) from error
-    model = document["model"]
-    kind = model.get("type")
-    added = [token["content"] for token in document["added_tokens"] if not token["special"]]
+        document, added = _current_form(document)
+        special = _special_tokens(document, added)
+    except InvalidTokenizer as error:
+        expected = "a tokenizer.json of the tokenizers library that can be converted"
+        raise path_error(path, expected, error) from error
     spelling = _spelling(document)
-    problems = {
-        f"a {kind} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
-        f"the continuing_subword_prefix {model.get('continuing_subword_prefix')!r}": bool(
-            model.get("continuing_subword_prefix")
-        ),
-        f"the end_of_word_suffix {model.get('end_of_word_suffix')!r}": bool(
-            model.get("end_of_word_suffix")
-        ),
-        f"added tokens that are not special, such as {added[:3]}": bool(added),
-        "pieces that are neither of ByteLevel nor of Metaspace nor words": spelling is None,
-    }
-    received = [name for name, is_problem in problems.items() if is_problem]
-    if received or spelling is None:
+    if spelling is None:
         raise ValueError(
             f"{path}: expected a Hugging Face tokenizer of a supported kind. Received: one with "
-            + ", ".join(received)
+            "pieces that are neither of ByteLevel nor of Metaspace nor words"
         )
-    special = {token["content"] for token in document["added_tokens"]}
-    document["model"] = (_renumber_unigram if kind == "Unigram" else _renumber)(model, special)
+    is_unigram = document["model"]["type"] == "Unigram"
+    renumber = _renumber_unigram if is_unigram else _renumber
+    document["model"] = renumber(document["model"], special)
     return _finished(document), spelling
 
 
+def _current_form(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a checked document as the library writes it now, and the added tokens.
+
+    Raises:
+        InvalidTokenizer: The document is not of a supported kind.
+    """
+    model, tokens = document.get("model"), document.get("added_tokens") or []
+    if not isinstance(model, dict):
+        raise InvalidTokenizer(f"the model {reprlib.repr(model)}")
+    if not isinstance(tokens, list):
+        raise InvalidTokenizer(f"the added_tokens {reprlib.repr(tokens)}")
+    for token in tokens:
+        content = token.get("content") if isinstance(token, dict) else None
+        if not isinstance(content, str) or _SURROGATE.search(content):
+            raise InvalidTokenizer(f"the added token {reprlib.repr(token)}")
+    added = [token["content"] for token in tokens if not token.get("special")]
+    kind = model.get("type") or _inferred_type(model)
+    name = kind if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
+    problems = {
+        f"a {name} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
+        **{
+            f"the {field} {reprlib.repr(model.get(field))}": bool(model.get(field))
+            for field in ("continuing_subword_prefix", "end_of_word_suffix")
+        },
+        f"added tokens that are not special, such as {reprlib.repr(added[:3])}": bool(added),
+    }
+    received = [name for name, is_problem in problems.items() if is_problem]
+    if received:
+        raise InvalidTokenizer(", ".join(received))
+    # Only parts that are converted; the library does not parse the others.
+    parts = "version", "normalizer", "pre_tokenizer", "decoder"
+    checked = {name: document[name] for name in parts if name in document}
+    checked["model"] = {**model, "type": kind} | ({"dropout": None} if kind == "BPE" else {})
+    check_steps_and_model(checked)
+    # The library writes fields of older files in their current form.
+    checked = json.loads(open_tokenizer({**checked, "added_tokens": []}).to_str())
+    return checked, [token["content"] for token in tokens]
+
+
+def _inferred_type(model: dict[str, Any]) -> str:
+    """Return the type of a model of an older file, which does not contain it."""
+    if "merges" in model:
+        return "BPE"
+    return "Unigram" if isinstance(model.get("vocab"), list) else "WordLevel"
+
+
+def _special_tokens(document: dict[str, Any], added: list[str]) -> set[str]:
+    """Return the added tokens that leave the vocabulary, and the piece of unknown text.
+
+    Pieces that the model also finds in ordinary text remain. They are characters, results of merges
+    and bytes of BPE, words, and pieces of Unigram with the negative score that learned ones have.
+    """
+    model = document["model"]
+    if model["type"] == "Unigram":
+        unknown = set() if model["unk_id"] is None else {model["vocab"][model["unk_id"]][0]}
+        learned = {piece for piece, score in model["vocab"] if score < 0}
+        return (set(added) - learned) | unknown
+    if model["type"] == "WordLevel":
+        tokenizer = open_tokenizer(document)
+        words = {token for token in added if token in tokenizer.encode(token).tokens}
+        return (set(added) - words) | {model["unk_token"]}
+    special = {*added, model["unk_token"] or ""}
+    merged = {"".join(pair) for pair in model["merges"]}
+    if model["byte_fallback"]:
+        merged.update(f"<0x{byte:02X}>" for byte in range(256))
+    return {token for token in special if len(token) != 1 and token not in merged}
+
+
 def _renumber_unigram(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
-    vocabulary = model["vocab"]
-    if model["unk_id"] is not None:
-        special = special | {vocabulary[model["unk_id"]][0]}
-    ordinary = [entry for entry in vocabulary if entry[0] not in special]
+    ordinary = [entry for entry in model["vocab"] if entry[0] not in special]
     added = [[special_name(index), 0.0] for index in sorted(SPECIAL)]
     return {**model, "unk_id": UNK, "vocab": [*added, *ordinary]}
 
 
 def _renumber(model: dict[str, Any], special: set[str]) -> dict[str, Any]:
-    special = special | {model.get("unk_token") or ""}
     ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
     ordinary = [piece for piece in ordered if piece not in special]
     names = [*map(special_name, sorted(SPECIAL)), *ordinary]
     vocabulary = {name: index for index, name in enumerate(names)}
     model = {**model, "unk_token": special_name(UNK), "vocab": vocabulary}
     if "merges" in model:
-        model["dropout"] = None
         model["merges"] = [
             pair for pair in model["merges"] if {*pair, "".join(pair)} <= vocabulary.keys()
         ]
@@ -298,23 +401,11 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 
 def _finished(document: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of a tokenizer that ends every text with `EOS`, and matches no special."""
-    end = SPECIAL[EOS]
     return {
         "version": "1.0",
         **document,
         "truncation": None,
         "padding": None,
         "added_tokens": [],
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [
-                {"Sequence": {"id": "A", "type_id": 0}},
-                {"SpecialToken": {"id": end, "type_id": 0}},
-            ],
-            "pair": [
-                {"Sequence": {"id": "A", "type_id": 0}},
-                {"Sequence": {"id": "B", "type_id": 1}},
-            ],
-            "special_tokens": {end: {"id": end, "ids": [EOS], "tokens": [end]}},
-        },
+        "post_processor": POST_PROCESSOR,
     }
