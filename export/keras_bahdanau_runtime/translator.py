@@ -39,6 +39,7 @@ from keras_bahdanau_runtime.search_options import (
     check_prefix,
     constraint_inputs,
     encode_constraints,
+    spelled_ids,
     text_constraints,
 )
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
@@ -312,8 +313,9 @@ class Translator:
         Raises:
             ValueError: `texts` is a single str, an item is not a str or is too long, a number is
                 out of range, there are not as many prefixes as texts, a prefix is too long, a
-                suppressed text is not one token, a required phrase contains a suppressed token, or
-                the artifact has no tokenizer.
+                suppressed text is not one token, the tokenizer cannot spell a prefix or a required
+                phrase exactly, a required phrase contains a suppressed token, the options and
+                constraints leave no output, or the artifact has no tokenizer.
             UnsupportedArtifactError: The artifact has no such option.
             RunError: onnxruntime could not run the graph, for example without enough memory.
             LimitError: A run exceeded `timeout` or `megabytes`.
@@ -329,7 +331,7 @@ class Translator:
         if prefixes is not None or required is not None:
             texts = checked_texts("texts", texts)
         constraints = text_constraints(
-            tokenizer, texts, prefixes, suppressed, disable_unknown, required
+            tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
         check_constraints(constraints(None), self.manifest, 1)
 
@@ -655,8 +657,8 @@ class Translator:
             are one, with the sum of their probabilities.
 
         Raises:
-            ValueError: `text` is blank, or as `translate`; the prefix has as many tokens as an
-                output may have; or `count` is not a positive int.
+            ValueError: `text` is blank, or as `translate`; the tokenizer cannot spell the prefix;
+                the prefix has as many tokens as an output may have; or `count` is not a positive int.
             UnsupportedArtifactError, CorruptArtifactError: As `stream`.
             RunError, LimitError: As `translate`.
 
@@ -675,7 +677,7 @@ class Translator:
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
-        start = tokenizer.encode_target(prefix)[:-1]
+        start = spelled_ids(tokenizer, "prefix", prefix)
         limit = max_output_length(self.manifest.search, len(source[0]))
         if len(start) >= limit:
             raise ValueError(

@@ -696,7 +696,8 @@ class _SearchJob(_ModelJob):
                 for name, values in arrays.items()
                 if alignments or name != "alignments"
             }
-            results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
+            with _argument_errors():  # the options leave no output
+                results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
         return results
 
 

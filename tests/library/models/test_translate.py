@@ -116,7 +116,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_searched_text_by_text(model, s
         ({"texts": ["a", None]}, r"`texts\[1\]` must be a str. Received: None"),
         ({"texts": ["a"], "n_best": 4}, "`n_best` must be at most 3"),
         ({"texts": ["a"], "batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"texts": ["a"], "max_length": 0}, "`max_length` must be a positive integer"),
+        ({"texts": ["a"], "max_length": 0}, "`max_length` must be an int of at least 1"),
         ({"texts": ["a"], "search": "beam"}, "`search` must be a search"),
     ],
 )
