@@ -24,6 +24,7 @@ from keras_bahdanau_runtime.stepper import max_output_length
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """Settings of a search for one call, in place of those of the export; `None` keeps a setting.
@@ -120,9 +121,7 @@ class SearchOptions:
 
     def inputs(self) -> dict[str, NDArray[Any]]:
         """Return the inputs of the graph that set these options, scalars by name."""
-        return {
-            name: np.array(value, OPTIONS[name].dtype) for name, value in self.values().items()
-        }
+        return {name: np.array(value, OPTIONS[name].dtype) for name, value in self.values().items()}
 
     def output_limit(self, manifest: Manifest, source_length: int) -> int:
         """Return the largest number of output tokens for a source of this many tokens."""
@@ -322,11 +321,11 @@ def _encode_prefix(
         starting = tokenizer.target_ids_starting_with(rest) if rest else []
         completions |= {index: position for index in starting if index not in own}
     if rests[-1]:
-        # The ids do not spell the prefix, so one of the completions is a part of it.
+        # The ids do not spell the prefix, so a completion does: the one that adds least to it.
         completions = {i: at for i, at in completions.items() if i not in suppressed}
         if not completions:
             raise _unspelled("prefixes", tokenizer, prefix)
-        last = max(completions, key=lambda index: (completions[index], -index))
+        last = min(completions, key=lambda i: (-completions[i], len(tokenizer.target_piece(i)), i))
         ids = [*ids[: completions.pop(last)], last]
     return ids, sorted((position, index) for index, position in completions.items())
 
@@ -373,8 +372,9 @@ def _unspelled(name: str, tokenizer: Tokenizer, text: str) -> ValueError:
     forms = (unicodedata.normalize("NFC", each) for each in (text, spelled))
     show = ascii if len({*forms}) == 1 else repr  # they would look the same
     return ValueError(
-        f"Argument `{name}` must hold text that the tokenizer can spell, without unknown pieces "
-        f"and normalized. Received: {show(text):.80}, which it spells as {show(spelled):.80}"
+        f"Argument `{name}` must hold text that the tokenizer can spell exactly. Use words and "
+        "characters of its vocabulary, in its normalization. "
+        f"Received: {show(text):.80}, which it spells {show(spelled):.80}"
     )
 
 
@@ -469,10 +469,31 @@ def check_constraints(
             are phrases and `beam_size` is 1.
         UnsupportedArtifactError: The artifact has no such option.
     """
-    require_options(manifest, constraint_inputs([constraints]))
+    inputs = constraint_inputs([constraints])
+    require_options(manifest, inputs)
     if constraints.required:
         check_beam_for_phrases(beam_size)
+    room, forced = shortlist_room(manifest), len(forced_ids(inputs))
+    if room is not None and forced > room:
+        name = "prefixes" if constraints.prefix else "required"
+        raise ValueError(
+            f"Argument `{name}` must have at most {room} different tokens for a text, for which "
+            f"the shortlist of the artifact has room, phrases included. Received: {forced}"
+        )
     check_room(constraints, limit, manifest.search.get("forbidden") or ())
+
+
+def shortlist_room(manifest: Manifest) -> int | None:
+    """Return how many tokens one run of an artifact with a shortlist can force, or `None`."""
+    shortlist = manifest.other.get("shortlist")
+    size = shortlist.get("ids") if isinstance(shortlist, dict) else None
+    return max(size - len(SPECIAL), 0) if isinstance(size, int) else None
+
+
+def forced_ids(inputs: Mapping[str, NDArray[Any]]) -> set[int]:
+    """Return the ids of prefixes and phrases in the inputs of a graph, without special ones."""
+    arrays = [inputs[name] for name in ("prefix", "required") if name in inputs]
+    return {index for array in arrays for index in np.unique(array).tolist()} - {*SPECIAL}
 
 
 def check_beam_for_phrases(beam_size: int | None) -> None:

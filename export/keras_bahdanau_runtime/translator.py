@@ -39,6 +39,8 @@ from keras_bahdanau_runtime.search_options import (
     check_prefix,
     constraint_inputs,
     encode_constraints,
+    forced_ids,
+    shortlist_room,
     spelled_ids,
     text_constraints,
 )
@@ -658,7 +660,8 @@ class Translator:
 
         Raises:
             ValueError: `text` is blank, or as `translate`; the tokenizer cannot spell the prefix;
-                the prefix has as many tokens as an output may have; or `count` is not a positive int.
+                the prefix has as many tokens as an output may have; or `count` is not a positive
+                int.
             UnsupportedArtifactError, CorruptArtifactError: As `stream`.
             RunError, LimitError: As `translate`.
 
@@ -770,6 +773,20 @@ class Translator:
                 "Argument `noise` must be None for an artifact that does not sample. "
                 f"Received: {noise!r:.80}"
             )
+        room = shortlist_room(self.manifest)
+        if room is not None and len(source) > 1 and len(forced_ids(options)) > room:
+            # All rows of a run share the shortlist, which has no room for the tokens of so many.
+            parts = slice(None, len(source) // 2), slice(len(source) // 2, None)
+            halves = [
+                self.search(
+                    source[part],
+                    alignments,
+                    inputs[NOISE.name][part] if self._is_sampling else None,
+                    {name: each[part] if each.ndim else each for name, each in options.items()},
+                )
+                for part in parts
+            ]
+            return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
         is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
         graph = self._open_whole_search() if options else self._graph
         outputs, shape = graph.run(inputs | options, shrink=is_large)

@@ -57,7 +57,7 @@ MISTAKES = [
     ([*EXPORT, "--precision", "x"], "`precision` must be one of"),
     ([*EXPORT, "--beam-size", "0"], "`beam_size` must be a positive integer. Received: 0"),
     ([*EXPORT, "--length-penalty", "-1"], "`length_penalty` must be a number of at least 0"),
-    ([*EXPORT, "--max-length", "0"], "`max_length` must be a positive integer"),
+    ([*EXPORT, "--max-length", "0"], "`max_length` must be an int of at least 1"),
     ([*EXPORT, "--max-source-length", "0"], "`max_source_length` must be a positive integer"),
     ([*EXPORT, "--max-length-ratio", "0"], "`max_length_ratio` must be a number above 0"),
     ([*EXPORT, "--format", "tf_saved_model", "--captured"], "`captured` must be False"),

@@ -226,7 +226,8 @@ def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, nor
                 const prefix = target.encodePrefix(text);
                 prefix?.completions.sort(([p, i], [q, j]) => p - q || i - j);
                 const tokens = target.tokens([...ids, 99999]);
-                return [source.encode(text), ids, tokens, prefix && [prefix.ids, prefix.completions]];
+                const forced = prefix && [prefix.ids, prefix.completions];
+                return [source.encode(text), ids, tokens, forced];
             });
         }""",
         [f"{sites[1]}/site/files/{script}", tokenizer._document(), texts],

@@ -12,8 +12,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.search_limits import check_setting
 
 Artifact = Annotated[
     str,

@@ -104,9 +104,10 @@ class Side {
         if (!(id in SPECIAL) && id !== ids[position] && startsWith(piece, rests[position])) completions.set(id, position);
       });
     }
-    if (rests.at(-1).length) { // one of the completions is a part of the beginning
+    if (rests.at(-1).length) { // a completion spells the beginning: the one that adds least to it
       if (!completions.size) return null;
-      const [last, position] = [...completions].reduce((a, b) => b[1] > a[1] || (b[1] === a[1] && b[0] < a[0]) ? b : a);
+      const order = ([p, i], [q, j]) => q - p || this.pieces[i].length - this.pieces[j].length || i - j;
+      const [[position, last]] = Array.from(completions, ([id, position]) => [position, id]).sort(order);
       ids.splice(position, Infinity, last);
       completions.delete(last);
     }
