@@ -23,6 +23,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.scoring import TargetScore, decode_score
+from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.search_options import (
     NO_CONSTRAINTS,
     Constraints,
@@ -70,7 +71,6 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
 _OPTION_NAMES = {field.name for field in dataclasses.fields(SearchOptions)}
-_COUNTS = {"beam_size", "min_length", "max_length", "no_repeat_ngram", "top_k"}
 _PARAMETERS = {
     *_OPTION_NAMES,
     *_PROTOCOL_PARAMETERS,
@@ -868,7 +868,7 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
     """
     values = {}
     for name in _OPTION_NAMES & parameters.keys():
-        if name in _COUNTS:
+        if RANGES[name].kind is int:
             values[name] = get_parameter(parameters, name, (int,), None)
             continue
         value = get_parameter(parameters, name, (int, float, str), None)
