@@ -311,16 +311,16 @@ def _encode_prefix(
     tokenizer: Tokenizer, prefix: str, suppressed: Collection[int]
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the ids of a prefix and its completions; see `Constraints`."""
-    ids, rests = _spell(tokenizer, "prefixes", prefix)
+    ids, text, starts = _spell(tokenizer, "prefixes", prefix)
     completions = dict[int, int]()  # a position for each id: the first one
-    for position in range(len(rests) - 1, -1, -1):
-        rest = rests[position]
+    for position in range(len(ids), -1, -1):
+        rest = text[starts[position] :]
         if len(rest) > tokenizer.longest_target_piece:
             break
         own = ids[position : position + 1]
         starting = tokenizer.target_ids_starting_with(rest) if rest else []
         completions |= {index: position for index in starting if index not in own}
-    if rests[-1]:
+    if starts[-1] < len(text):
         # The ids do not spell the prefix, so a completion does: the one that adds least to it.
         completions = {i: at for i, at in completions.items() if i not in suppressed}
         if not completions:
@@ -341,30 +341,32 @@ def spelled_ids(tokenizer: Tokenizer, name: str, text: str) -> list[int]:
     Raises:
         ValueError: The text is not Unicode, has unknown pieces, or is changed by a normalization.
     """
-    ids, rests = _spell(tokenizer, name, text)
-    if rests[-1]:
+    ids, spelled, starts = _spell(tokenizer, name, text)
+    if starts[-1] < len(spelled):
         raise _unspelled(name, tokenizer, text)
     return ids
 
 
-def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], list[bytes]]:
-    """Return the first ids of a text, up to one that does not spell its bytes, such as `UNK`.
+def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], bytes, list[int]]:
+    """Compare the target ids of a text with its bytes.
 
-    Also returns the bytes of the text that are left before each of these ids and after the last
-    one, where none are left if the ids spell the text.
+    Returns:
+        The first ids, up to one that does not spell the bytes of the text, such as `UNK`; the bytes
+        of the text in the spelling of the pieces; and where in them each of these ids starts and
+        the last one ends, which is the end of the bytes if the ids spell the text.
     """
     check_text(name, text)
     ids = tokenizer.encode_target(text)[:-1]
     adds_space = tokenizer.spellings[1].strips_space and (
         not ids or ids[0] in SPECIAL or tokenizer.target_piece(ids[0]).startswith(b" ")
     )
-    rests = [b" " * (adds_space and text != "") + text.encode("utf-8")]
+    spelled, starts = b" " * (adds_space and text != "") + text.encode("utf-8"), [0]
     for index in ids:
         piece = tokenizer.target_piece(index)
-        if index in SPECIAL or not rests[-1].startswith(piece):
+        if index in SPECIAL or not spelled.startswith(piece, starts[-1]):
             break
-        rests.append(rests[-1].removeprefix(piece))
-    return ids[: len(rests) - 1], rests
+        starts.append(starts[-1] + len(piece))
+    return ids[: len(starts) - 1], spelled, starts
 
 
 def _unspelled(name: str, tokenizer: Tokenizer, text: str) -> ValueError:

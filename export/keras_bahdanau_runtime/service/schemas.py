@@ -33,7 +33,7 @@ def _option(name: str, description: str) -> Any:
         name: Name of the option. The OpenAPI document has the range of all models.
         description: As for all fields.
     """
-    limits = {"minimum": RANGES[name].low, "maximum": RANGES[name].high}
+    limits: dict[str, Any] = {"minimum": RANGES[name].low, "maximum": RANGES[name].high}
     return Field(None, description=f"{description}, or null", json_schema_extra=limits)
 
 
