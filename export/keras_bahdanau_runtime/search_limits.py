@@ -27,7 +27,7 @@ class Range(NamedTuple):
     high: float
 
 
-# By the name of the argument of a search, or of the option of a call.
+# Keys are names of the arguments of searches and of the options of a call.
 RANGES = {
     "size": Range(int, 1, _WIDEST),
     "beam_size": Range(int, 1, _WIDEST),

@@ -85,7 +85,10 @@ MISTAKES = [
     (["evaluate", "new", "en", "de"], "`path` must be .*'new', which is absent"),
     (["evaluate", "run", "en", "run"], "run is a folder: expected a file"),
     (["evaluate", "run", "en"], "en, line 1: expected 2 columns .*, or a second file"),
-    (["evaluate", "run", "en", "de", "--beam-size", "0"], "`beam_size` must be an int of at least 1"),
+    (
+        ["evaluate", "run", "en", "de", "--beam-size", "0"],
+        "`beam_size` must be an int of at least 1",
+    ),
     (["evaluate", "run", "en", "de", "--with", "new"], "`run` must be .*'new'"),
     (["verify", "artifact", "none"], "`model` must be a file. Received: 'none'"),
     (["verify", "run", "run"], "'.*run', which is a training run. Export it first: keras-bahdanau"),
