@@ -192,11 +192,10 @@ def _probabilities(logits):
 def _sampled_indices(probs, noise):
     """Return one index per row of `probs` `(R, n)`, by its sums and `noise` `(R,)`.
 
-    The index is 0 in a row of NaN, which has no possible token.
+    The index is 0 in a row without a possible token, whose sums are NaN or 0.
     """
     cumulative = ops.cumsum(probs, axis=-1)
     # Slightly below the sum, so that rounding never selects an index after the last token.
     thresholds = ops.expand_dims(noise * (1.0 - 2.0**-22), -1) * cumulative[:, -1:]
-    # NaN is not greater than anything, but a graph may compute `<=` as not greater.
-    is_above = ops.cast(cumulative > thresholds, "float32")
-    return ops.cast(ops.argmax(is_above, axis=-1), "int32")
+    indices = ops.sum(ops.cast(cumulative <= thresholds, "int32"), axis=-1)
+    return ops.where(cumulative[:, -1] > 0, indices, 0)
