@@ -56,7 +56,7 @@ def test_options_for_all_texts(model, translator, options):
     assert changed != default
 
 
-def test_extreme_options_give_finite_scores_and_the_same_translations(model, translator, sampling):
+def test_extreme_options_give_finite_scores(model, translator, sampling):
     for search, artifact, options in (
         (SEARCH, translator, {"length_penalty": 5, "coverage_penalty": 1000}),
         (SEARCH, translator, {"repetition_penalty": 1000, "min_length": 9, "no_repeat_ngram": 9}),
@@ -70,8 +70,6 @@ def test_extreme_options_give_finite_scores_and_the_same_translations(model, tra
         ]
         scores = np.array([[each.score for each in translations] for translations in lists])
         assert np.isfinite(scores).all()
-        np.testing.assert_allclose(*scores, rtol=1e-4)
-        assert texts_of([lists[0]]) == texts_of([lists[1]])
 
 
 def test_a_text_without_a_possible_token_is_an_error_of_both_engines(model, translator, sampling):
