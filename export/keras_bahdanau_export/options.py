@@ -7,6 +7,7 @@ from typing import Any
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.runs.options import check_option_names
+from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
@@ -131,7 +132,7 @@ class ExportOptions:
                 f"graph is written. Received: {self.precision!r}"
             )
         check_range("max_bleu_loss", self.max_bleu_loss, float, -100, 100)
-        check_positive(max_length=self.max_length)
+        check_setting("max_length", self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
         if self.captured and "onnx" not in self.formats:

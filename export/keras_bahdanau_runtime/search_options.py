@@ -6,7 +6,8 @@ inputs = options.inputs() | constraint_inputs([encode_constraints(tokenizer, pre
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,15 +16,13 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
-from keras_bahdanau_runtime.ids import SPECIAL, UNK
+from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, num_hypotheses
 from keras_bahdanau_runtime.stepper import max_output_length
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-
-# Numbers of the searches, and whether each is an int.
-_COUNTS = {"beam_size", "min_length", "max_length", "no_repeat_ngram", "top_k"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +33,16 @@ class SearchOptions:
 
     Args:
         beam_size: int, live hypotheses per text, from 1 to the beam of the export.
-        length_penalty: float, exponent of the length, of at least 0.
-        coverage_penalty: float, weight of the coverage penalty, of at least 0.
+        length_penalty: float, exponent of the length, from 0 to 5.
+        coverage_penalty: float, weight of the coverage penalty, from 0 to 1,000.
         min_length: int, smallest number of output tokens, including the end of sentence.
         max_length: int, largest number of output tokens, at most that of the export.
         no_repeat_ngram: int, length of n-grams that may not occur twice; 0 for no limit.
-        repetition_penalty: float of at least 1, factor of the log-probability of a repeated token.
-        temperature: float above 0, of a search that samples.
+        repetition_penalty: float from 1 to 1,000, factor of the log-probability of a repeated
+            token.
+        temperature: float from 1e-6 to 1e6, of a search that samples.
         top_k: int, number of most probable tokens to sample from; 0 for all.
-        top_p: float above 0 and at most 1, probability mass to sample from.
+        top_p: float from 1e-6 to 1, probability mass to sample from.
 
     Example:
 
@@ -84,25 +84,36 @@ class SearchOptions:
             ValueError: A number is out of its range. The message names the range.
             UnsupportedArtifactError: The artifact has no such option.
         """
-        values = self._values()
-        require_options(manifest, values)
-        search, length = manifest.search, int(manifest.search.get("max_length", 1))
+        require_options(manifest, self.values())
+        search = manifest.search
         beam = min(num_hypotheses(search), max_beam_size or num_hypotheses(search))
-        highest = {"beam_size": beam, "max_length": length, "top_p": 1}
-        highest |= dict.fromkeys(("min_length", "no_repeat_ngram"), length)
-        lowest = {"beam_size": 1, "max_length": 1, "repetition_penalty": 1}
+        self.check_values(int(search.get("max_length", 1)), search.get("min_length") or 0, beam)
+
+    def check_values(
+        self,
+        max_length: int | None = None,
+        min_length: int = 0,
+        max_beam_size: int | None = None,
+    ) -> None:
+        """Check the options against the settings that they replace.
+
+        Args:
+            max_length: int, largest number of output tokens of the search; `None` if it differs
+                between texts.
+            min_length: int, smallest number of output tokens of the search.
+            max_beam_size: int, the largest `beam_size`; `None` for the largest of any search.
+
+        Raises:
+            ValueError: As `check`.
+        """
+        highest = dict.fromkeys(("min_length", "max_length", "no_repeat_ngram"), max_length)
+        values, limits = self.values(), {"beam_size": max_beam_size, **highest}
         for name, value in values.items():
-            check_range(
-                name,
-                value,
-                int if name in _COUNTS else float,
-                lowest.get(name, 0),
-                highest.get(name, 2**31 - 1 if name in _COUNTS else None),
-                open_low=name in ("temperature", "top_p"),
-            )
-        longest = length if self.max_length is None else self.max_length
-        shortest = search.get("min_length", 0) if self.min_length is None else self.min_length
-        if shortest > longest and values.keys() & {"min_length", "max_length"}:
+            check_setting(name, value, high=limits.get(name))
+        longest = max_length if self.max_length is None else self.max_length
+        shortest = min_length if self.min_length is None else self.min_length
+        is_set = values.keys() & {"min_length", "max_length"}
+        if is_set and longest is not None and shortest > longest:
             raise ValueError(
                 f"Argument `min_length` must be at most `max_length`, {longest}. "
                 f"Received: {shortest}"
@@ -110,16 +121,15 @@ class SearchOptions:
 
     def inputs(self) -> dict[str, NDArray[Any]]:
         """Return the inputs of the graph that set these options, scalars by name."""
-        return {
-            name: np.array(value, OPTIONS[name].dtype) for name, value in self._values().items()
-        }
+        return {name: np.array(value, OPTIONS[name].dtype) for name, value in self.values().items()}
 
     def output_limit(self, manifest: Manifest, source_length: int) -> int:
         """Return the largest number of output tokens for a source of this many tokens."""
         limit = max_output_length(manifest.search, source_length)
         return limit if self.max_length is None else min(limit, self.max_length)
 
-    def _values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
+        """Return the options that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -173,8 +183,11 @@ def encode_constraints(
     A prefix may end anywhere, also within a word. The output follows its tokens, but at any of them
     it may continue with one token whose bytes start with all the rest of the prefix ("token
     healing"). So "ein Ma" can become "ein Mann", even if " Mann" is one token and " Ma" are two,
-    and "ein " does not lead to two spaces. In all cases the output starts with the prefix exactly
-    or, if the tokenizer has a `normalization`, with the normalized prefix.
+    and "ein " does not lead to two spaces. If the tokens spell only a beginning of the prefix, as
+    of a word that is cut off, the output continues there with such a token. In all cases it starts
+    with the prefix exactly and contains each phrase exactly. Text that no tokens spell is an error:
+    it has unknown pieces, or the tokenizer's normalization changes it. A tokenizer of split text
+    expects a prefix and phrases that are split, too, and the output has their joined form.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -187,7 +200,8 @@ def encode_constraints(
 
     Raises:
         ValueError: A text is not Unicode, a suppressed text is not one token, an id is outside the
-            vocabulary, or a phrase is blank or contains a suppressed token.
+            vocabulary, the tokenizer cannot spell a prefix or a phrase, or a phrase is blank or
+            contains a suppressed token.
 
     Example:
 
@@ -203,9 +217,9 @@ def encode_constraints(
     excluded = {UNK} if disable_unknown else set[int]()
     for item in suppressed:
         excluded.update(_suppressed_ids(tokenizer, item))
-    ids, completions = ((), ()) if prefix in (None, "") else _encode_prefix(tokenizer, prefix)
-    constraints = Constraints(tuple(ids), tuple(completions), tuple(sorted(excluded)))
-    return _with_required(tokenizer, constraints, required)
+    excluded.discard(PAD)  # the value of padding in the rows of a batch; no output contains it
+    constraints = Constraints(suppressed=tuple(sorted(excluded)))
+    return _with_texts(tokenizer, constraints, prefix, required)
 
 
 def text_constraints(
@@ -215,6 +229,7 @@ def text_constraints(
     suppressed: Sequence[str | int] = (),
     disable_unknown: bool = False,
     required: Sequence[Sequence[str] | None] | None = None,
+    on_error: str = "raise",
 ) -> Callable[[int | None], Constraints]:
     """Return a function from the index of a text to its constraints.
 
@@ -227,6 +242,8 @@ def text_constraints(
         suppressed: As for `Translator.translate`.
         disable_unknown: As for `Translator.translate`.
         required: As for `Translator.translate`.
+        on_error: "raise"; or "keep" to raise the error of a prefix, or of phrases, only when the
+            function is called with the index of their text.
 
     Raises:
         ValueError: As `encode_constraints`, or there are not as many prefixes, or lists of required
@@ -239,12 +256,22 @@ def text_constraints(
     check_count("prefixes", prefixes, count)
     check_count("required", required, count)
     nothing = [None] * count
-    encoded = []
+    encoded = list[Constraints | ValueError]()
     for prefix, phrases in zip(prefixes or nothing, required or nothing, strict=True):
-        constraints = encode_constraints(tokenizer, prefix)
-        constraints = replace(constraints, suppressed=shared.suppressed)
-        encoded.append(_with_required(tokenizer, constraints, phrases))
-    return lambda index: shared if index is None else encoded[index]
+        try:
+            encoded.append(_with_texts(tokenizer, shared, prefix, phrases))
+        except ValueError as error:
+            if on_error != "keep":
+                raise
+            encoded.append(error)
+
+    def constraints_of(index: int | None) -> Constraints:
+        constraints = shared if index is None else encoded[index]
+        if isinstance(constraints, ValueError):
+            raise constraints
+        return constraints
+
+    return constraints_of
 
 
 def check_count(name: str, values: Any, count: int) -> None:
@@ -259,24 +286,16 @@ def check_count(name: str, values: Any, count: int) -> None:
         )
 
 
-def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the ids of a prefix and its completions; see `Constraints`."""
-    check_text("prefixes", prefix)
-    ids = tokenizer.encode_target(prefix)[:-1]
-    rest, completions = b"", dict[int, int]()  # a position for each id: the first one
-    for position in range(len(ids) - 1, -1, -1):
-        rest = tokenizer.target_piece(ids[position]) + rest
-        if ids[position] in SPECIAL or len(rest) > tokenizer.longest_target_piece:
-            break
-        starting = tokenizer.target_ids_starting_with(rest)
-        completions |= {index: position for index in starting if index != ids[position]}
-    return ids, sorted((position, index) for index, position in completions.items())
-
-
-def _with_required(
-    tokenizer: Tokenizer, constraints: Constraints, phrases: Sequence[str] | None
+def _with_texts(
+    tokenizer: Tokenizer,
+    constraints: Constraints,
+    prefix: str | None,
+    phrases: Sequence[str] | None,
 ) -> Constraints:
-    """Return constraints with phrases, which must not contain a suppressed token."""
+    """Return constraints, so far of suppressed tokens only, with a prefix and phrases."""
+    if prefix not in (None, ""):
+        ids, completions = _encode_prefix(tokenizer, prefix, constraints.suppressed)
+        constraints = replace(constraints, prefix=tuple(ids), completions=tuple(completions))
     if phrases is None:
         return constraints
     if isinstance(phrases, str):
@@ -284,21 +303,99 @@ def _with_required(
             "Argument `required` must have a list of str for each text. "
             f"Received: one str, {phrases!r:.80}"
         )
-    encoded = []
-    for phrase in phrases:
-        check_text("required", phrase)
-        if not phrase.strip():
-            raise ValueError(f"Argument `required` must have no blank phrase. Received: {phrase!r}")
-        ids = tokenizer.encode_target(phrase)[:-1]
-        barred = set(ids) & set(constraints.suppressed)
-        if barred:
-            tokens = tokenizer.target_decoder().tokens(barred)
-            raise ValueError(
-                "Argument `required` must have no phrase with a token that is also in "
-                f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
-            )
-        encoded.append(tuple(ids))
+    encoded = [_encode_phrase(tokenizer, phrase, constraints.suppressed) for phrase in phrases]
     return replace(constraints, required=tuple(dict.fromkeys(encoded)))
+
+
+def _encode_prefix(
+    tokenizer: Tokenizer, prefix: str, suppressed: Collection[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a prefix and its completions; see `Constraints`."""
+    ids, text, starts = _spell(tokenizer, "prefixes", prefix)
+    completions = dict[int, int]()  # a position for each id: the first one
+    for position in range(len(ids), -1, -1):
+        rest = text[starts[position] :]
+        if len(rest) > tokenizer.longest_target_piece:
+            break
+        own = ids[position : position + 1]
+        starting = tokenizer.target_ids_starting_with(rest) if rest else []
+        completions |= {index: position for index in starting if index not in own}
+    if starts[-1] < len(text):
+        # The ids do not spell the prefix, so a completion does: the one that adds least to it.
+        completions = {i: at for i, at in completions.items() if i not in suppressed}
+        if not completions:
+            raise _unspelled("prefixes", tokenizer, prefix)
+        last = min(completions, key=lambda i: (-completions[i], len(tokenizer.target_piece(i)), i))
+        ids = [*ids[: completions.pop(last)], last]
+    return ids, sorted((position, index) for index, position in completions.items())
+
+
+def spelled_ids(tokenizer: Tokenizer, name: str, text: str) -> list[int]:
+    """Return the target ids of a text that they spell exactly, without the end of the sentence.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        name: Name of the argument, for messages.
+        text: The text.
+
+    Raises:
+        ValueError: The text is not Unicode, has unknown pieces, or is changed by a normalization.
+    """
+    ids, spelled, starts = _spell(tokenizer, name, text)
+    if starts[-1] < len(spelled):
+        raise _unspelled(name, tokenizer, text)
+    return ids
+
+
+def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], bytes, list[int]]:
+    """Compare the target ids of a text with its bytes.
+
+    Returns:
+        The first ids, up to one that does not spell the bytes of the text, such as `UNK`; the bytes
+        of the text in the spelling of the pieces; and where in them each of these ids starts and
+        the last one ends, which is the end of the bytes if the ids spell the text.
+    """
+    check_text(name, text)
+    ids = tokenizer.encode_target(text)[:-1]
+    adds_space = tokenizer.spellings[1].strips_space and (
+        not ids or ids[0] in SPECIAL or tokenizer.target_piece(ids[0]).startswith(b" ")
+    )
+    spelled, starts = b" " * (adds_space and text != "") + text.encode("utf-8"), [0]
+    for index in ids:
+        piece = tokenizer.target_piece(index)
+        if index in SPECIAL or not spelled.startswith(piece, starts[-1]):
+            break
+        starts.append(starts[-1] + len(piece))
+    return ids[: len(starts) - 1], spelled, starts
+
+
+def _unspelled(name: str, tokenizer: Tokenizer, text: str) -> ValueError:
+    spelled = "".join(tokenizer.target_decoder().tokens(tokenizer.encode_target(text)[:-1]))
+    forms = (unicodedata.normalize("NFC", each) for each in (text, spelled))
+    show = ascii if len({*forms}) == 1 else repr  # they would look the same
+    return ValueError(
+        f"Argument `{name}` must hold text that the tokenizer can spell exactly. Use words and "
+        "characters of its vocabulary, in its normalization. "
+        f"Received: {show(text):.80}, which it spells {show(spelled):.80}"
+    )
+
+
+def _encode_phrase(
+    tokenizer: Tokenizer, phrase: str, suppressed: Collection[int]
+) -> tuple[int, ...]:
+    """Return the ids of a phrase, of which none may be suppressed."""
+    check_text("required", phrase)
+    if not phrase.strip():
+        raise ValueError(f"Argument `required` must have no blank phrase. Received: {phrase!r}")
+    ids = spelled_ids(tokenizer, "required", phrase)
+    barred = set(ids) & set(suppressed)
+    if barred:
+        tokens = tokenizer.target_decoder().tokens(barred)
+        raise ValueError(
+            "Argument `required` must have no phrase with a token that is also in "
+            f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
+        )
+    return tuple(ids)
 
 
 def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
@@ -374,18 +471,57 @@ def check_constraints(
             are phrases and `beam_size` is 1.
         UnsupportedArtifactError: The artifact has no such option.
     """
-    require_options(manifest, constraint_inputs([constraints]))
-    check_prefix(constraints, limit)
-    if constraints.required and beam_size == 1:
+    inputs = constraint_inputs([constraints])
+    require_options(manifest, inputs)
+    if constraints.required:
+        check_beam_for_phrases(beam_size)
+    room, forced = shortlist_room(manifest), len(forced_ids(inputs))
+    if room is not None and forced > room:
+        name = "prefixes" if constraints.prefix else "required"
+        raise ValueError(
+            f"Argument `{name}` must have at most {room} different tokens for a text, for which "
+            f"the shortlist of the artifact has room, phrases included. Received: {forced}"
+        )
+    check_room(constraints, limit, manifest.search.get("forbidden") or ())
+
+
+def shortlist_room(manifest: Manifest) -> int | None:
+    """Return how many tokens one run of an artifact with a shortlist can force, or `None`."""
+    shortlist = manifest.other.get("shortlist")
+    size = shortlist.get("ids") if isinstance(shortlist, dict) else None
+    return max(size - len(SPECIAL), 0) if isinstance(size, int) else None
+
+
+def forced_ids(inputs: Mapping[str, NDArray[Any]]) -> set[int]:
+    """Return the ids of prefixes and phrases in the inputs of a graph, without special ones."""
+    arrays = [inputs[name] for name in ("prefix", "required") if name in inputs]
+    return {index for array in arrays for index in np.unique(array).tolist()} - {*SPECIAL}
+
+
+def check_beam_for_phrases(beam_size: int | None) -> None:
+    """Raise a `ValueError` if `beam_size`, an option or `None`, is too small for phrases."""
+    if beam_size == 1:
         raise ValueError(
             "Argument `beam_size` must be at least 2 for required phrases. Received: 1"
         )
-    check_required(constraints, limit)
 
 
-def check_required(constraints: Constraints, limit: int) -> None:
-    """Raise a `ValueError` if prefix and required phrases need more than `limit` output tokens."""
+def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] = ()) -> None:
+    """Raise a `ValueError` unless an output can have the prefix and contain all required phrases.
+
+    Args:
+        constraints: Constraints of one text.
+        limit: int, largest number of output tokens for the text.
+        forbidden: Ids that the search never chooses.
+    """
+    check_prefix(constraints, limit)
     prefix = constraints.prefix
+    barred = set(itertools.chain(*constraints.required)) & set(forbidden)
+    if barred:
+        raise ValueError(
+            "Argument `required` must have no phrase with a token that the search forbids. "
+            f"Received: the id {min(barred)}"
+        )
     room = limit - len(prefix)
     missing = count_missing(constraints.required, prefix)
     if missing > room:

@@ -275,9 +275,7 @@ class Stepper:
                 token = max({prefix[position], *ending}, key=log_probs[0].__getitem__)
             elif token in excluded:
                 log_probs, _ = self._log_probs(outputs, 1)
-                scores = log_probs[0].copy()
-                scores[[index for index in excluded if index < len(scores)]] = -np.inf
-                token = int(scores.argmax())
+                token = _best_allowed(log_probs[0], search, output)
             if token == EOS:
                 return
             output.append(token)
@@ -327,7 +325,7 @@ class Stepper:
             outputs, state = self._advance(tokens, state, memory)
             log_probs, _ = self._log_probs(outputs, count)
             for row in tuple(pending):
-                index = int(log_probs[row].argmax())
+                index = _best_allowed(log_probs[row], search, [*prefix, *words[row]])
                 if index == EOS or is_complete(words[row], index):
                     pending.remove(row)
                 else:
@@ -364,6 +362,16 @@ def _excluded_tokens(search: Mapping[str, Any], output: list[int]) -> set[int]:
         starts = range(len(output) - n + 1)
         excluded.update(output[i + n - 1] for i in starts if output[i : i + n - 1] == prefix)
     return excluded
+
+
+def _best_allowed(
+    log_probs: NDArray[np.float32], search: Mapping[str, Any], output: list[int]
+) -> int:
+    """Return the likeliest id that the settings of a search do not exclude after `output`."""
+    scores = log_probs.copy()
+    excluded = _excluded_tokens(search, output)
+    scores[[index for index in excluded if index < len(scores)]] = -np.inf
+    return int(scores.argmax())
 
 
 def max_output_length(search: Mapping[str, Any], source_length: int) -> int:

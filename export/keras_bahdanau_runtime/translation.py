@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
-from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError, require
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    RunError,
+    UnsupportedArtifactError,
+    require,
+)
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
@@ -152,8 +157,13 @@ def translate_texts(
             for index, row in zip(batch, rows, strict=True):
                 if isinstance(row, str):
                     results[index] = [_failed(row)]
-                else:
+                    continue
+                try:
                     results[index] = decode_hypotheses(tokenizer, row, encoded[index], n_best)
+                except (ValueError, RunError) as error:
+                    if not keep:
+                        raise
+                    results[index] = [_failed(f"{type(error).__name__}: {error}")]
             done += len(batch)
             report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
@@ -273,9 +283,23 @@ def decode_hypotheses(
         outputs: One row of each output of a search, as described in `translate_texts`.
         source: Ids of the source.
         n_best: int. Largest number of hypotheses.
+
+    Raises:
+        ValueError: There is no hypothesis.
+        RunError: A score is NaN or infinite.
     """
     scores = outputs["scores"][:n_best]
-    existing = [k for k, score in enumerate(scores) if k == 0 or not np.isneginf(score)]
+    existing = [k for k, score in enumerate(scores) if not np.isneginf(score)]
+    if not existing:
+        raise ValueError(
+            "Argument `options` must leave an output for each text. Received: options and "
+            "constraints that exclude all tokens of a step"
+        )
+    if not np.isfinite(scores[existing]).all():
+        raise RunError(
+            "The model must return finite scores. Its weights may have values that are not finite. "
+            f"Received: {scores[existing].tolist()}"
+        )
     source_tokens = tokenizer.source_decoder().tokens(source)
     alignments = outputs.get("alignments")
     translations = []

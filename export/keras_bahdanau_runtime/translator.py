@@ -39,6 +39,9 @@ from keras_bahdanau_runtime.search_options import (
     check_prefix,
     constraint_inputs,
     encode_constraints,
+    forced_ids,
+    shortlist_room,
+    spelled_ids,
     text_constraints,
 )
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
@@ -312,8 +315,9 @@ class Translator:
         Raises:
             ValueError: `texts` is a single str, an item is not a str or is too long, a number is
                 out of range, there are not as many prefixes as texts, a prefix is too long, a
-                suppressed text is not one token, a required phrase contains a suppressed token, or
-                the artifact has no tokenizer.
+                suppressed text is not one token, the tokenizer cannot spell a prefix or a required
+                phrase exactly, a required phrase contains a suppressed token, the options and
+                constraints leave no output, or the artifact has no tokenizer.
             UnsupportedArtifactError: The artifact has no such option.
             RunError: onnxruntime could not run the graph, for example without enough memory.
             LimitError: A run exceeded `timeout` or `megabytes`.
@@ -329,7 +333,7 @@ class Translator:
         if prefixes is not None or required is not None:
             texts = checked_texts("texts", texts)
         constraints = text_constraints(
-            tokenizer, texts, prefixes, suppressed, disable_unknown, required
+            tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
         check_constraints(constraints(None), self.manifest, 1)
 
@@ -655,8 +659,9 @@ class Translator:
             are one, with the sum of their probabilities.
 
         Raises:
-            ValueError: `text` is blank, or as `translate`; the prefix has as many tokens as an
-                output may have; or `count` is not a positive int.
+            ValueError: `text` is blank, or as `translate`; the tokenizer cannot spell the prefix;
+                the prefix has as many tokens as an output may have; or `count` is not a positive
+                int.
             UnsupportedArtifactError, CorruptArtifactError: As `stream`.
             RunError, LimitError: As `translate`.
 
@@ -675,7 +680,7 @@ class Translator:
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
-        start = tokenizer.encode_target(prefix)[:-1]
+        start = spelled_ids(tokenizer, "prefix", prefix)
         limit = max_output_length(self.manifest.search, len(source[0]))
         if len(start) >= limit:
             raise ValueError(
@@ -768,6 +773,20 @@ class Translator:
                 "Argument `noise` must be None for an artifact that does not sample. "
                 f"Received: {noise!r:.80}"
             )
+        room = shortlist_room(self.manifest)
+        if room is not None and len(source) > 1 and len(forced_ids(options)) > room:
+            # All rows of a run share the shortlist, which has no room for the tokens of so many.
+            parts = slice(None, len(source) // 2), slice(len(source) // 2, None)
+            halves = [
+                self.search(
+                    source[part],
+                    alignments,
+                    inputs[NOISE.name][part] if self._is_sampling else None,
+                    {name: each[part] if each.ndim else each for name, each in options.items()},
+                )
+                for part in parts
+            ]
+            return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
         is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
         graph = self._open_whole_search() if options else self._graph
         outputs, shape = graph.run(inputs | options, shrink=is_large)

@@ -8,6 +8,7 @@ from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
+from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
 
@@ -58,7 +59,7 @@ class TranslationScore(keras.callbacks.Callback):
             raise ValueError("Argument `sources` must hold a sentence. Received: none")
         check_positive(batch_size=batch_size)
         if not callable(max_length):
-            check_positive(max_length=max_length)
+            check_setting("max_length", max_length)
         self.tokenizer = tokenizer
         self.search = GreedySearch() if search is None else search
         check_is_search(self.search)

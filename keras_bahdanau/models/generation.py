@@ -14,10 +14,13 @@ from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_accepts_required, check_search
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
-from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
+from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
+from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
+    check_beam_for_phrases,
+    check_room,
     constraint_inputs,
     count_missing,
     text_constraints,
@@ -361,7 +364,9 @@ class GenerationMixin:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
                 `search` is not a `Search` or has no such option, a number is out of range, there
                 are not as many prefixes, or lists of required phrases, as texts, a suppressed text
-                is not one token, or a required phrase contains a suppressed token or does not fit.
+                is not one token, the tokenizer cannot spell a prefix or a required phrase exactly,
+                a required phrase contains a suppressed token or does not fit, or the options and
+                constraints leave no output.
 
         Example:
 
@@ -373,15 +378,16 @@ class GenerationMixin:
         check_tokenizer(self)
         search = BeamSearch() if search is None else search
         check_search(search, self.target_vocabulary_size)
-        search = with_options(search, SearchOptions.from_values(options))
         if not callable(max_length):
-            check_positive(max_length=max_length)
+            check_setting("max_length", max_length)
+        search = with_options(search, SearchOptions.from_values(options), max_length)
         if prefixes is not None or required is not None:
             texts = checked_texts("texts", texts)
         constraints = text_constraints(
-            self.tokenizer, texts, prefixes, suppressed, disable_unknown, required
+            self.tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
-        if required is not None:
+        if any(required or ()):
+            check_beam_for_phrases(options.get("beam_size"))
             check_accepts_required(search)
         most_rows = 0
 
@@ -391,7 +397,13 @@ class GenerationMixin:
             nonlocal most_rows
             on_jax = keras.config.backend() == "jax"
             rows = max(most_rows, len(source)) if on_jax else len(source)
-            inputs = constraint_inputs([constraints(index) for index in indices])
+            constraints_of_rows = [constraints(index) for index in indices]
+            lengths = (source != PAD).sum(axis=1)
+            limits, _ = checked_limits(max_length, lengths)
+            limits = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
+            for row, limit in zip(constraints_of_rows, limits.tolist(), strict=True):
+                check_room(row, limit, search.forbidden)
+            inputs = constraint_inputs(constraints_of_rows)
             filled = {
                 name: np.resize(array, (rows, *array.shape[1:]))
                 for name, array in {"source": source, **inputs}.items()
@@ -510,8 +522,13 @@ class GenerationMixin:
         return self._compiled_searches[key]
 
 
-def with_options(search, options):
+def with_options(search, options, max_length=None):
     """Return a search with the settings of `SearchOptions` that are not `None`.
+
+    Args:
+        search: A `Search`.
+        options: `SearchOptions`.
+        max_length: As for `generate`, or `None`.
 
     Raises:
         ValueError: If the search has no such setting, or a number is out of range.
@@ -521,26 +538,21 @@ def with_options(search, options):
     >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).size
     2
     """
-    settings = {name: value for name, value in vars(options).items() if value is not None}
-    for name in settings.keys() - _fields(search):
+    settings = options.values()
+    for name in settings.keys() - search.options().keys():
         raise ValueError(
             f"Argument `{name}` must be left out for a {type(search).__name__}. "
             f"Received: {settings[name]!r}"
         )
+    limit = max_length if isinstance(max_length, int) else None
+    options.check_values(limit, search.min_length)
     if settings.get("top_k") == 0:
         settings["top_k"] = None
     if "beam_size" in settings:
         size = settings["size"] = settings.pop("beam_size")
-        check_range("beam_size", size, int, 1)
         if search.n_best is not None:
             settings["n_best"] = min(search.n_best, size)
     return dataclasses.replace(search, **settings)
-
-
-def _fields(search):
-    """Return the names of the options that a search has."""
-    names = {field.name for field in dataclasses.fields(search) if field.init}
-    return names | ({"beam_size"} if "size" in names else set())
 
 
 def check_tokenizer(model):
@@ -863,6 +875,7 @@ def checked_limits(max_length, lengths):
             f"that gives them. Received: {value!r}"
         )
     steps = int(limits.max())
+    check_setting("max_length", steps)
     if limits.ndim:  # limits that vary from batch to batch share the compiled search of a bucket
         steps = int(round_up(steps, LENGTH_BUCKET))
     return np.broadcast_to(limits, lengths.shape).astype("int32"), steps

@@ -20,8 +20,8 @@ from keras_bahdanau.search.candidates import (
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
-from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.search_limits import check_setting
 
 
 class Generation(NamedTuple):
@@ -194,13 +194,15 @@ class Search:
                 f"Argument `forbidden` must be a tuple of ids. Received: {self.forbidden!r}"
             )
         object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list in saved configs
-        for name in ("min_length", "no_repeat_ngram"):
-            check_range(name, getattr(self, name), int, 0)
-        check_range("repetition_penalty", self.repetition_penalty, float, 1)
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), float):  # a NumPy number looks like a tensor
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))
+        for name in ("min_length", "no_repeat_ngram", "repetition_penalty"):
+            check_setting(name, getattr(self, name))
         if self.max_length_ratio is not None:
-            check_range("max_length_ratio", self.max_length_ratio, float, 0, open_low=True)
+            check_setting("max_length_ratio", self.max_length_ratio)
         for token in self.forbidden:
-            check_range("forbidden", token, int, 0)
+            check_setting("forbidden", token)
 
     # Settings that limit the choice of tokens, and their values that do not.
     _constraints: ClassVar[dict[str, float]] = {
@@ -266,7 +268,7 @@ class Search:
                 is not a positive int, a forbidden id is outside of the vocabulary, the search does
                 not accept `required`, or a shape or dtype is not as above.
         """
-        check_range("max_length", max_length, int, 1)
+        check_setting("max_length", max_length)
         noise_shape = self.size, max_length
         start = checked_start(
             start,

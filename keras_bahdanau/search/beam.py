@@ -12,8 +12,8 @@ from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
 from keras_bahdanau.search.required import count_missing, extend, rank_by_turns
-from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.search_limits import check_setting
 
 
 class Beam(NamedTuple):
@@ -125,14 +125,11 @@ class BeamSearch(Search):
 
     def __post_init__(self):
         super().__post_init__()
-        check_range("size", self.size, int, 1)
-        check_range("length_penalty", self.length_penalty, float, 0)
-        check_range("coverage_penalty", self.coverage_penalty, float, 0)
-        check_range("diversity", self.diversity, float, 0)
-        check_range("groups", self.groups, int, 1, self.size)
-        check_range("length_offset", self.length_offset, int, 0)
+        for name in ("size", "length_penalty", "coverage_penalty", "diversity", "length_offset"):
+            check_setting(name, getattr(self, name))
+        check_setting("groups", self.groups, high=self.size)
         if self.n_best is not None:
-            check_range("n_best", self.n_best, int, 1, self.size)
+            check_setting("n_best", self.n_best, high=self.size)
         if self.size % self.groups:
             raise ValueError(
                 f"Argument `groups` must divide `size`, {self.size}. Received: {self.groups}"

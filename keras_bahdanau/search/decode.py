@@ -14,8 +14,8 @@ from keras_bahdanau.layers.sublayers import (
 )
 from keras_bahdanau.search.base import Search, check_search
 from keras_bahdanau.search.beam import BeamSearch
-from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS
+from keras_bahdanau_runtime.search_limits import check_setting
 
 _SUBLAYERS = ("decoder", "embedding", "head", "search")
 
@@ -88,7 +88,7 @@ class Decode(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_positive(max_length=max_length)
+        check_setting("max_length", max_length)
         if not isinstance(decoder, AttentiveDecoder):
             raise ValueError(
                 f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"

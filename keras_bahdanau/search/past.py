@@ -59,6 +59,8 @@ def completes_ngram(tokens, t, n):
     [[False, False, True, False, False, False]]
     """
     positions = ops.arange(ops.shape(tokens)[1], dtype="int32")
+    # The last token of a longer n-gram has no position.
+    n = min(n, tokens.shape[1] + 1) if isinstance(n, int) else n
     back = ops.arange(n if isinstance(n, int) else ops.maximum(n, 1), dtype="int32")
     # The tokens before each position, `(R, T, n)`, the last one first.
     before = ops.maximum(ops.expand_dims(positions - 1, 1) - back, 0)

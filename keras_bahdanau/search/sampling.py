@@ -10,8 +10,8 @@ from keras import ops
 from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat
-from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.search_limits import check_setting
 
 
 class Samples(NamedTuple):
@@ -43,9 +43,9 @@ class Sampling(Search):
 
     Args:
         n: Number of outputs per source.
-        temperature: Above 1 flattens the distribution, below 1 sharpens it.
+        temperature: Above 1 flattens the distribution, below 1 sharpens it; from 1e-6 to 1e6.
         top_k: Number of most probable tokens to sample from; all if `None`.
-        top_p: Probability mass to sample from, in (0, 1].
+        top_p: Probability mass to sample from, from 1e-6 to 1.
         seed: Int below 2^31 for the same outputs in every call; `None` for different ones.
         min_length: Minimum number of tokens in an output, `EOS` included.
         forbidden: Ids that are never chosen; padding and `BOS` by default.
@@ -71,13 +71,12 @@ class Sampling(Search):
 
     def __post_init__(self):
         super().__post_init__()
-        check_range("n", self.n, int, 1)
-        check_range("temperature", self.temperature, float, 0, open_low=True)
-        check_range("top_p", self.top_p, float, 0, 1, open_low=True)
+        for name in ("n", "temperature", "top_p"):
+            check_setting(name, getattr(self, name))
         if self.top_k is not None:
-            check_range("top_k", self.top_k, int, 1)
+            check_setting("top_k", self.top_k, low=1)
         if self.seed is not None:
-            check_range("seed", self.seed, int, 0, 2**31 - 1)
+            check_setting("seed", self.seed)
 
     def noise(self, batch, max_length):
         """Return random numbers in [0, 1) from `seed`, `(batch, n, max_length)` float32."""
@@ -191,8 +190,12 @@ def _probabilities(logits):
 
 
 def _sampled_indices(probs, noise):
-    """Return one index per row of `probs` `(R, n)`, by its sums and `noise` `(R,)`."""
+    """Return one index per row of `probs` `(R, n)`, by its sums and `noise` `(R,)`.
+
+    The index is 0 in a row without a possible token, whose sums are NaN or 0.
+    """
     cumulative = ops.cumsum(probs, axis=-1)
     # Slightly below the sum, so that rounding never selects an index after the last token.
     thresholds = ops.expand_dims(noise * (1.0 - 2.0**-22), -1) * cumulative[:, -1:]
-    return ops.sum(ops.cast(cumulative <= thresholds, "int32"), axis=-1)
+    indices = ops.sum(ops.cast(cumulative <= thresholds, "int32"), axis=-1)
+    return ops.where(cumulative[:, -1] > 0, indices, 0)

@@ -1,6 +1,7 @@
 """Options of an exported search: at run time they do what the same settings do at export."""
 
 import itertools
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +16,11 @@ from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import find_fallbacks
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import search_defaults, search_function
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.ids import EOS, PAD
-from keras_bahdanau_runtime.signature import OPTIONS
+from keras_bahdanau_runtime.search_options import Constraints, check_constraints
+from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS
 
 V, T = 300, 9  # a vocabulary that is ranked in chunks
 SOURCE = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
@@ -253,6 +257,27 @@ FEW = BeamSearch(4, 0.6, n_best=2, early_stopping=True)
 def few(model, shortlist, tmp_path_factory):
     """A graph that ranks the ids of a shortlist and stops early."""
     return Graph(write(model, FEW, tmp_path_factory.mktemp("few") / "model.onnx", shortlist))
+
+
+def test_prefixes_without_room_in_one_shortlist_are_searched_in_parts(
+    few, model, shortlist, tmp_path
+):
+    _, signature = search_function(model, FEW, T, shortlist, True)
+    with publish(tmp_path / "artifact") as folder:
+        shutil.copy(few.session._model_path, folder / MODEL_FILE)
+        contents = {
+            "vocabulary": {"source": V, "target": V},
+            "search": {"class": "BeamSearch", **FEW.get_config(), "max_length": T},
+            "signatures": {MODEL_FILE: signature.to_json()},
+            "shortlist": {"ids": shortlist.size},
+        }
+        write_manifest(folder, contents)
+    translator = Translator(tmp_path / "artifact", threads=1)
+    prefix = np.arange(4, 4 + 48, dtype="int32").reshape(6, 8)  # and the shortlist has 40 ids
+    outputs = translator.search(np.repeat(SOURCE, 2, axis=0), inputs={"prefix": prefix})
+    np.testing.assert_array_equal(outputs["tokens"][:, 0, :8], prefix)
+    with pytest.raises(ValueError, match=r"`prefixes` must have at most 36 different tokens .* 48"):
+        check_constraints(Constraints(tuple(prefix.flat)), translator.manifest, 99)
 
 
 def test_a_smaller_beam_that_stops_early_returns_at_most_n_best(model, shortlist, few):

@@ -6,7 +6,7 @@ import pytest
 from copy_artifact import COPY_ENCODER, COPY_STEP, TOKENIZER, make
 from onnx import numpy_helper
 
-from keras_bahdanau_runtime import Translator, UnsupportedArtifactError
+from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
 
 IDS = TOKENIZER.get_vocab()
 TEXT = "a man on a bike a man on a bike"
@@ -29,7 +29,7 @@ BIGRAMS = {
     "a": {"Ġa": 1.0},
     "Ġdog": {"Ã": 1.0},  # "é" is two tokens
     "Ã": {"©": 1.0},
-    "©": {"do": 0.5, "</s>": 0.25},
+    "©": {"<s>": 0.9, "do": 0.5, "</s>": 0.25},  # the search forbids "<s>"
     "do": {"Ġon": 0.75},
 }
 
@@ -88,6 +88,7 @@ def test_a_word_has_at_most_eight_tokens(translator, monkeypatch):
     [
         (("", "a"), "`text` must not be blank"),
         ((TEXT, 3), "`prefix` must be a str"),
+        ((TEXT, "a" * 3 + "\ud800"), "`prefix` must be a str without lone surrogates"),
         ((TEXT, "a", 0), "`count` must be a positive integer"),
         ((TEXT, "a a a a a a a a a"), "`prefix` must have less than 9 tokens.*Received: 9"),
     ],
@@ -95,6 +96,18 @@ def test_a_word_has_at_most_eight_tokens(translator, monkeypatch):
 def test_wrong_arguments_are_named(translator, arguments, message):
     with pytest.raises(ValueError, match=message):
         translator.alternatives(*arguments)
+
+
+def test_unknown_words_are_no_beginning(tmp_path):
+    words = Tokenizer.train([TEXT], [TEXT], kind="words")
+    path = make(tmp_path / "words", document=words._document(), steps=(COPY_ENCODER, COPY_STEP))
+    translator = Translator(path, "CPUExecutionProvider")
+    for prefix in ("a cat", "a m", "a <unk>", "a  "):
+        with pytest.raises(ValueError, match=r"`prefix` must hold text .* spell exactly"):
+            translator.alternatives(TEXT, prefix)
+    with pytest.raises(ValueError, match=r"`prefixes` must hold text .* spell exactly"):
+        translator.stream(TEXT, prefix="a cat")
+    assert "".join(translator.stream(TEXT, prefix="a m")).startswith("a man")
 
 
 def test_the_artifact_needs_steps(tmp_path):

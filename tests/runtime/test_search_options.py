@@ -1,25 +1,28 @@
 """Options of a search for one call, and constraints on single texts."""
 
 import dataclasses
+import functools
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bahdanau_runtime import SearchOptions, Tokenizer, UnsupportedArtifactError
-from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.ids import UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import (
     Constraints,
     check_constraints,
     check_prefix,
-    check_required,
+    check_room,
     constraint_inputs,
     encode_constraints,
     text_constraints,
 )
 from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SAMPLE, TRANSLATE
+from keras_bahdanau_runtime.text.tokenizer import KINDS
 
 BEAM = {"class": "BeamSearch", "size": 5, "max_length": 20, "min_length": 2}
 SAMPLING = ("temperature", "top_k", "top_p")
@@ -53,6 +56,8 @@ BEAM_MANIFEST = manifest(BEAM, [name for name in OPTIONS if name not in SAMPLING
         ({"beam_size": 0}, "`beam_size` must be an int of at least 1 and at most 5. Received: 0"),
         ({"length_penalty": float("nan")}, "`length_penalty` must be a number of at least 0"),
         ({"coverage_penalty": -1}, "`coverage_penalty` must be a number of at least 0"),
+        ({"coverage_penalty": 1e38}, "of at least 0 and at most 1000. Received: 1e+38"),
+        ({"length_penalty": 10**400}, "of at least 0 and at most 5. Received: 1000"),
         ({"max_length": 21}, "`max_length` must be an int of at least 1 and at most 20"),
         ({"min_length": 2.0}, "`min_length` must be an int of at least 0 and at most 20"),
         ({"no_repeat_ngram": -1}, "`no_repeat_ngram` must be an int of at least 0"),
@@ -69,10 +74,16 @@ def test_a_wrong_option_is_named_with_its_range(values, message):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"temperature": 0}, "`temperature` must be a number above 0. Received: 0"),
+        (
+            {"temperature": 0},
+            "`temperature` must be a number of at least 1e-06 and at most 1000000.",
+        ),
         ({"top_k": -1}, "`top_k` must be an int of at least 0"),
-        ({"top_p": 0}, "`top_p` must be a number above 0 and at most 1. Received: 0"),
-        ({"top_p": 1.5}, "`top_p` must be a number above 0 and at most 1. Received: 1.5"),
+        ({"top_p": 0}, "`top_p` must be a number of at least 1e-06 and at most 1. Received: 0"),
+        ({"top_p": 1.5}, "`top_p` must be a number of at least 1e-06 and at most 1."),
+        ({"top_p": 1e-46}, "`top_p` must be a number of at least 1e-06 and at most 1."),
+        ({"temperature": 1e-46}, "at most 1000000. Received: 1e-46"),
+        ({"top_k": 2**31}, "`top_k` must be an int of at least 0 and at most 2147483647."),
     ],
 )
 def test_a_wrong_option_of_sampling_is_named_with_its_range(values, message):
@@ -132,11 +143,122 @@ def outputs(constraints):
     ]
 
 
-@given(text=st.text(st.sampled_from("ein MaRdcfé日 本ï!\n\u0301"), min_size=1))
-def test_every_completion_of_a_prefix_starts_with_its_text(tokenizer, text):
-    for ids in outputs(encode_constraints(tokenizer, text)):
+FILES = Path(__file__).resolve().parents[1] / "files" / "sentencepiece"
+LINE = "ein Mann ein Manns café café naïve ein Rad 日本 日本 Fahrrad Fahrrad 12 !"
+TOKENIZERS = {
+    **{kind: functools.partial(Tokenizer.train, [LINE], [LINE], 320, kind=kind) for kind in KINDS},
+    "nfc words": functools.partial(
+        Tokenizer.train, [LINE], [LINE], kind="words", normalization="nfc"
+    ),
+    "nfkc": functools.partial(Tokenizer.train, [LINE], [LINE], 320, normalization="nfkc"),
+    "no marks": functools.partial(Tokenizer.from_pieces, sorted({*LINE.split(" ")})),
+    **{
+        path.stem: functools.partial(Tokenizer.load, path) for path in sorted(FILES.glob("*.model"))
+    },
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS.values(), ids=TOKENIZERS)
+def each_tokenizer(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def words():
+    return TOKENIZERS["words"](min_frequency=1)
+
+
+TEXTS = st.text(st.sampled_from("ein MaRdcfé日 本ï!\n\u0301\ufb01\u2581<unk>the dog"), min_size=1)
+
+
+@given(text=TEXTS)
+def test_every_output_after_a_prefix_starts_with_its_text(each_tokenizer, text):
+    try:
+        constraints = encode_constraints(each_tokenizer, text)
+    except ValueError as error:
+        assert "`prefixes` must hold text that the tokenizer can spell exactly" in str(error)
+        return
+    for ids in outputs(constraints):
         # A completion may end within the next character.
-        assert tokenizer.decode(ids).removesuffix("\ufffd").startswith(text)
+        assert each_tokenizer.decode(ids).removesuffix("\ufffd").startswith(text)
+        assert UNK not in ids
+
+
+@given(text=TEXTS, others=st.lists(st.integers(4, 13), max_size=3))
+def test_every_output_with_the_tokens_of_a_phrase_contains_its_text(each_tokenizer, text, others):
+    try:
+        [ids] = encode_constraints(each_tokenizer, required=[text]).required
+    except ValueError as error:
+        assert "spell exactly" in str(error) or "blank" in str(error)
+        return
+    assert UNK not in ids
+    assert text in each_tokenizer.decode([*others, *ids, *others])
+
+
+@pytest.mark.parametrize(
+    "prefix, pieces, completions",
+    [
+        ("ein Ma", ["ein", " Mann"], [(1, " Manns")]),
+        ("ein Mann", ["ein", " Mann"], [(1, " Manns")]),
+        ("R", ["Rad"], []),
+        ("Mann Ra", ["Mann", " Rad"], []),
+    ],
+)
+def test_a_word_that_is_cut_off_is_completed(words, prefix, pieces, completions):
+    constraints = encode_constraints(words, prefix)
+    assert words.target_decoder().tokens(constraints.prefix) == pieces
+    received = [(at, words.target_piece(index).decode()) for at, index in constraints.completions]
+    assert received == completions
+
+
+def test_any_word_follows_a_space(words):
+    constraints = encode_constraints(words, "ein ")
+    starting = words.target_ids_starting_with(b" ")
+    assert len(constraints.prefix) == 2 and len(starting) > 5
+    assert {constraints.prefix[1], *(i for _, i in constraints.completions)} == {*starting}
+
+
+def test_a_completion_that_is_suppressed_does_not_complete_a_word(words):
+    constraints = encode_constraints(words, "ein Ma", ["Mann"])
+    assert words.target_decoder().tokens(constraints.prefix) == ["ein", " Manns"]
+    assert constraints.completions == ()
+    with pytest.raises(ValueError, match="'R', which it spells '<unk>'"):
+        encode_constraints(words, "R", ["Rad"])
+
+
+@pytest.mark.parametrize("text", ["Hund", "ein Mannx", "ein\tMann", "</s>", "<unk>", " "])
+def test_text_with_unknown_pieces_is_refused(words, text):
+    with pytest.raises(ValueError, match=r"`prefixes` must hold .* exactly\. .* which it spells"):
+        encode_constraints(words, text)
+    with pytest.raises(ValueError, match=r"`required` must (hold|have no blank)"):
+        encode_constraints(words, required=[text])
+
+
+def test_a_decomposed_character_is_shown_by_its_code_points():
+    with pytest.raises(ValueError, match=r"Received: 'cafe\\u0301', which it spells 'caf\\xe9'"):
+        encode_constraints(TOKENIZERS["nfc words"](), "cafe\u0301")
+
+
+def test_a_prefix_of_split_text_is_split():
+    split = Tokenizer.from_pieces(["Fuß@@", "ball", "ist"])
+    assert encode_constraints(split, "Fuß@@ ball", required=["ist"]).prefix == (4, 5)
+    assert encode_constraints(split, "Fu").prefix == (4,)
+    with pytest.raises(ValueError, match="'Fußball', which it spells '<unk>'"):
+        encode_constraints(split, "Fußball")
+
+
+def test_padding_is_never_chosen_and_so_not_suppressed(tokenizer):
+    assert encode_constraints(tokenizer, suppressed=[0, 5]).suppressed == (5,)
+
+
+def test_an_error_of_one_text_may_be_kept_for_it(words):
+    arguments = words, ["a", "b"], ["ein", "Hund"]
+    with pytest.raises(ValueError, match="'Hund'"):
+        text_constraints(*arguments)
+    constraints = text_constraints(*arguments, on_error="keep")
+    assert words.decode(constraints(0).prefix) == "ein"
+    with pytest.raises(ValueError, match="'Hund'"):
+        constraints(1)
 
 
 @given(text=st.sampled_from(["ein Mann", "ein Manns", "café naïve", "日本 Rad"]), data=st.data())
@@ -154,15 +276,6 @@ def test_completions_of_a_prefix_within_a_word(tokenizer):
     pieces = {(at, tokenizer.target_piece(index)) for at, index in constraints.completions}
     # The last one ends within the third character of "naïve".
     assert pieces == {(1, b" Mann"), (1, b" Manns"), (2, b"nn"), (2, b"na\xc3")}
-
-
-def test_a_prefix_without_ids_constrains_nothing():
-    class WithoutSpace(Tokenizer):
-        def encode_target(self, text):
-            return super().encode_target(text.strip()) if text.strip() else [EOS]
-
-    tokenizer = WithoutSpace.train(["a"], ["ein Mann"], vocabulary_size=280)
-    assert encode_constraints(tokenizer, " ") == Constraints()
 
 
 def test_no_prefix_constrains_nothing(tokenizer):
@@ -227,7 +340,7 @@ def test_phrases_must_fit_the_output_and_need_the_option():
     with pytest.raises(UnsupportedArtifactError, match=r"no input .required.: .*Export it again"):
         check_constraints(constraints, manifest(BEAM, []), 20)
     with pytest.raises(ValueError, match=r"`required` must have at most 2 tokens.*Received: 3"):
-        check_required(constraints, 2)
+        check_room(constraints, 2)
 
 
 @pytest.mark.parametrize(
@@ -237,10 +350,10 @@ def test_phrases_must_fit_the_output_and_need_the_option():
 def test_a_prefix_counts_for_required_phrases(prefix, missing):
     constraints = Constraints(prefix, required=((5, 6), (7, 8, 9)))
     limit = len(prefix) + missing
-    check_required(constraints, limit)
+    check_room(constraints, limit)
     if missing:
         with pytest.raises(ValueError, match=rf"at most {missing - 1} tokens .*: {missing}"):
-            check_required(constraints, limit - 1)
+            check_room(constraints, limit - 1)
 
 
 def test_required_phrases_need_two_hypotheses():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_bahdanau_runtime.errors import RunError
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import encode_texts, translate_texts
@@ -75,6 +76,28 @@ def test_n_best_leaves_out_worse_hypotheses(tokenizer):
 
     [hypotheses] = translate_texts(["x"], tokenizer, search, n_best=2, alignments=False)
     assert [hypothesis.score for hypothesis in hypotheses] == [-1.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    "score, error, message",
+    [
+        (-np.inf, ValueError, "`options` must leave an output for each text"),
+        (np.nan, RunError, "must return finite scores"),
+        (np.inf, RunError, "must return finite scores"),
+    ],
+)
+def test_a_text_without_an_output_is_an_error(tokenizer, score, error, message):
+    def search(source, indices):
+        tokens = np.full((len(source), 2, 1), EOS, "int32")
+        scores = np.full((len(source), 2), -np.inf)
+        scores[:, 0] = [score if index else -1.0 for index in indices]
+        return {"tokens": tokens, "scores": scores, "lengths": np.ones((len(source), 2), "int32")}
+
+    with pytest.raises(error, match=message):
+        translate_texts(["y", "x"], tokenizer, search, alignments=False)
+    kept = translate_texts(["y", "x"], tokenizer, search, alignments=False, on_error="keep")
+    assert kept[0].score == -1.0 and kept[0].error is None
+    assert message in kept[1].error
 
 
 def test_alignments_can_be_left_out(tokenizer):

@@ -15,7 +15,7 @@ from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from keras_bahdanau_runtime import SearchOptions
+from keras_bahdanau_runtime import SearchOptions, Tokenizer
 from keras_bahdanau_runtime.service import models
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.models import NO_OPTIONS
@@ -24,6 +24,7 @@ from keras_bahdanau_runtime.service.schemas import TranslateRequest, parse_reque
 LIMITS = Limits(characters=60, tokens=30, texts=4)
 TEXT = "a man on a bike"
 LENGTH = 6  # of `TEXT` in tokens, including the end of sentence
+WORDS = Tokenizer.train([TEXT], ["ein Mann ein Mann"], kind="words", min_frequency=1)._document()
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ def running(tmp_path_factory):
     sources = {
         "new": make_with_options(folder / "new", steps=COPY_STEPS, score=COPY_SCORE),
         "old": make(folder / "old"),
+        "words": make_with_options(folder / "words", document=WORDS, steps=COPY_STEPS),
     }
     with site(sources, limits=LIMITS, grpc_port=0, parallel_batches=1, model_threads=1) as service:
         yield service
@@ -124,6 +126,16 @@ def test_each_text_has_its_prefix(running):
     assert [each["text"] for each in texts] == ["a dog on a bike", TEXT, TEXT]
 
 
+def test_text_that_the_tokenizer_cannot_spell_is_refused_by_every_endpoint(running, triton):
+    body = {"text": TEXT, "prefix": "ein Hund", "model": "words"}
+    for endpoint in ("/translate", "/translate/stream", "/alternatives"):
+        response = running.web.post(endpoint, json=body)
+        assert "'ein Hund', which it spells 'ein<unk>'" in problem(response, 400, "prefix")
+    with pytest.raises(InferenceServerException, match="'Hund', which it spells '<unk>'"):
+        triton(["Hund", ""], model="words")
+    assert translation(running, prefix="ein M", model="words")["text"].startswith("ein Mann")
+
+
 @pytest.mark.parametrize(
     ("body", "constraints"),
     [
@@ -202,7 +214,11 @@ def test_only_requests_with_equal_options_share_a_batch(running):
 INVALID = [
     ({"beam_size": 3}, "beam_size", "an int of at least 1 and at most 2. Received: 3"),
     ({"beam_size": 0}, "beam_size", "an int of at least 1 and at most 2. Received: 0"),
-    ({"length_penalty": -1.0}, "length_penalty", "a number of at least 0. Received: -1"),
+    (
+        {"length_penalty": -1.0},
+        "length_penalty",
+        "a number of at least 0 and at most 5. Received: -1",
+    ),
     ({"max_length": 41}, "max_length", "an int of at least 1 and at most 40. Received: 41"),
     ({"n_best": 2, "beam_size": 1}, "n_best", "from 1 to 1. Received: 2"),
 ]

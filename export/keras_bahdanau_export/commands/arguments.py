@@ -14,9 +14,10 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from keras_bahdanau_runtime.checks import check_positive, check_range, quote
+from keras_bahdanau_runtime.checks import quote
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.runs.options import FORMER_NAMES, read_options
+from keras_bahdanau_runtime.search_limits import check_setting
 
 Artifact = Annotated[
     str,
@@ -228,11 +229,11 @@ def check_beam(
     beam_size: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
 ) -> None:
     """Raise a `ValueError` that names the first invalid search option of a command."""
-    check_positive(beam_size=beam_size)
+    check_setting("beam_size", beam_size)
     for penalty in length_penalties:
-        check_range("length_penalty", penalty, float, 0)
+        check_setting("length_penalty", penalty)
     if max_length_ratio is not None:
-        check_range("max_length_ratio", max_length_ratio, float, 0, open_low=True)
+        check_setting("max_length_ratio", max_length_ratio)
 
 
 def check_file(name: str, path: Path) -> None:

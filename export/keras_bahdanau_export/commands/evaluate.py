@@ -13,7 +13,6 @@ from keras_bahdanau_export.commands.arguments import (
     OnBadLine,
     SourceColumn,
     TargetColumn,
-    check_beam,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
@@ -119,9 +118,7 @@ def evaluate(
             f"length. Received: truncate=True for the run {path}"
         )
     if not is_artifact:  # the other options are checked after the import of Keras
-        beam_size = 1 if search.beam_size is None else search.beam_size
-        check_beam(beam_size, [search.length_penalty or 0.0])
-        check_positive(max_length=1 if search.max_length is None else search.max_length)
+        search.search_options().check_values()
     for run in () if is_artifact else (folder, *(others or ())):
         best_file(run)  # checks that it is a run
     texts, constraints = _read_texts(source, references or [], text_format, search.constraints())

@@ -73,10 +73,14 @@ class SearchFlags:
         ),
     )
 
+    def search_options(self) -> SearchOptions:
+        """Return the options that are numbers."""
+        names = [field.name for field in fields(SearchOptions)]
+        return SearchOptions(**{name: getattr(self, name) for name in names})
+
     def options(self) -> dict[str, Any]:
         """Return the arguments of `Translator.translate` for all texts, without the unset ones."""
-        names = [field.name for field in fields(SearchOptions)]
-        options = {name: getattr(self, name) for name in names}
+        options: dict[str, Any] = self.search_options().values()
         options |= {"suppressed": self.suppress or None}
         options |= {"disable_unknown": self.disable_unknown or None}
         return {name: value for name, value in options.items() if value is not None}

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
@@ -56,6 +57,8 @@ _TOO_DEEP = f"values in more than {_MAX_DEPTH} lists and mappings"
 _MAX_DIGITS = 400  # of a number in YAML: the time to convert longer ones is not linear
 
 _COUNT = {"low": 1}
+_LENGTH = {"low": 2, "high": RANGES["max_length"].high}
+_BEAM = {"low": 1, "high": RANGES["beam_size"].high}
 _SHARE = {"low": 0, "high": 1, "open_high": True}
 _ABOVE_ZERO = {"low": 0, "open_low": True}
 
@@ -354,7 +357,7 @@ class TrainingOptions:
     clip_norm: float = _option(
         1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
     )
-    max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2}, panel="Data")
+    max_length: int = _option(100, "Longest sentence in tokens.", limits=_LENGTH, panel="Data")
     source_column: str | None = _option(
         None,
         "For files with both sides, the column of the sources: a name, a number from 1 for "
@@ -373,7 +376,7 @@ class TrainingOptions:
         panel="Data",
     )
     validation_beam_size: int = _option(
-        1, "Beam of each validation.", limits=_COUNT, panel="Validation"
+        1, "Beam of each validation.", limits=_BEAM, panel="Validation"
     )
     tokenize: str = _option(
         "13a",

@@ -23,6 +23,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.scoring import TargetScore, decode_score
+from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.search_options import (
     NO_CONSTRAINTS,
     Constraints,
@@ -74,7 +75,6 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
 _OPTION_NAMES = {field.name for field in dataclasses.fields(SearchOptions)}
-_COUNTS = {"beam_size", "min_length", "max_length", "no_repeat_ngram", "top_k"}
 _PARAMETERS = {
     *_OPTION_NAMES,
     *_PROTOCOL_PARAMETERS,
@@ -721,7 +721,8 @@ class _SearchJob(_ModelJob):
                 for name, values in arrays.items()
                 if alignments or name != "alignments"
             }
-            results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
+            with _argument_errors():  # the options leave no output
+                results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
         return results
 
 
@@ -947,7 +948,7 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
     """
     values = {}
     for name in _OPTION_NAMES & parameters.keys():
-        if name in _COUNTS:
+        if RANGES[name].kind is int:
             values[name] = get_parameter(parameters, name, (int,), None)
             continue
         value = get_parameter(parameters, name, (int, float, str), None)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
@@ -25,14 +26,15 @@ _OPTIONS = {field.name for field in dataclasses.fields(SearchOptions)}
 _CONSTRAINTS = {"prefix", "required", "suppressed", "disable_unknown"}
 
 
-def _option(description: str, **schema: float) -> Any:
-    """Return the field of a search option, whose range depends on the model and is checked later.
+def _option(name: str, description: str) -> Any:
+    """Return the field of a search option, which is checked later: its range depends on the model.
 
     Args:
+        name: Name of the option. The OpenAPI document has the range of all models.
         description: As for all fields.
-        **schema: Limits of the value for the OpenAPI document.
     """
-    return Field(None, description=f"{description}, or null", json_schema_extra={**schema})
+    limits: dict[str, Any] = {"minimum": RANGES[name].low, "maximum": RANGES[name].high}
+    return Field(None, description=f"{description}, or null", json_schema_extra=limits)
 
 
 class _Body(BaseModel):
@@ -96,26 +98,24 @@ class TranslateRequest(_TextsBody):
         1, ge=1, description="an int of at least 1, the maximum number of translations per text"
     )
     alignments: bool = Field(False, description="a bool, whether to return the attention weights")
-    beam_size: int | None = _option("an int, the number of live hypotheses", minimum=1)
-    length_penalty: float | None = _option("a number, the exponent of the length", minimum=0)
+    beam_size: int | None = _option("beam_size", "an int, the number of live hypotheses")
+    length_penalty: float | None = _option("length_penalty", "a number, the exponent of the length")
     coverage_penalty: float | None = _option(
-        "a number, the weight of the coverage penalty", minimum=0
+        "coverage_penalty", "a number, the weight of the coverage penalty"
     )
-    min_length: int | None = _option("an int, the smallest number of output tokens", minimum=0)
-    max_length: int | None = _option("an int, the largest number of output tokens", minimum=1)
+    min_length: int | None = _option("min_length", "an int, the smallest number of output tokens")
+    max_length: int | None = _option("max_length", "an int, the largest number of output tokens")
     no_repeat_ngram: int | None = _option(
-        "an int, the length of n-grams that may not occur twice", minimum=0
+        "no_repeat_ngram", "an int, the length of n-grams that may not occur twice"
     )
     repetition_penalty: float | None = _option(
-        "a number, the factor of the log-probability of repeated tokens", minimum=1
+        "repetition_penalty", "a number, the factor of the log-probability of repeated tokens"
     )
-    temperature: float | None = _option("a number, for a search that samples", exclusiveMinimum=0)
+    temperature: float | None = _option("temperature", "a number, for a search that samples")
     top_k: int | None = _option(
-        "an int, the number of most probable tokens to sample from", minimum=0
+        "top_k", "an int, the number of most probable tokens to sample from"
     )
-    top_p: float | None = _option(
-        "a number, the probability mass to sample from", exclusiveMinimum=0, maximum=1
-    )
+    top_p: float | None = _option("top_p", "a number, the probability mass to sample from")
     prefix: _Text | list[_Text | None] | None = Field(
         None,
         description="a text, the beginning of the translation, or null; with a list of texts, a "

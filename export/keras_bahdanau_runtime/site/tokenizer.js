@@ -31,6 +31,7 @@ class Side {
     this.ids = new Map(Object.entries(document.model.vocab));
     this.pieces = [];
     for (const [piece, id] of this.ids) this.pieces[id] = Uint8Array.from(piece, (letter) => BYTES.get(letter));
+    this.longest = this.pieces.reduce((longest, piece, id) => id in SPECIAL ? longest : Math.max(longest, piece.length), 0);
     // Rank and id of each pair of ids that is merged.
     this.merges = document.model.type === "BPE" ? new Map() : null;
     (document.model.merges ?? []).forEach((merge, rank) => {
@@ -83,17 +84,32 @@ class Side {
   /**
    * Returns the ids of the beginning of a text, and pairs of a position and an id that may end it
    * there, because its bytes start with all the rest; see `encode_constraints` in search_options.py.
+   * Returns null if no ids spell the beginning exactly.
    */
   encodePrefix(text) {
+    const startsWith = (piece, bytes) => bytes.length <= piece.length && bytes.every((byte, index) => byte === piece[index]);
     const ids = this.encode(text).slice(0, -1);
+    const addsSpace = this.stripsSpace && text && (!ids.length || ids[0] in SPECIAL || this.pieces[ids[0]][0] === 0x20);
+    // What is left of the bytes before each id and after the last one, up to one that spells other bytes.
+    const rests = [new TextEncoder().encode(addsSpace ? ` ${text}` : text)];
+    for (const id of ids) {
+      if (id in SPECIAL || !startsWith(rests.at(-1), this.pieces[id])) break;
+      rests.push(rests.at(-1).subarray(this.pieces[id].length));
+    }
+    ids.length = rests.length - 1;
     const completions = new Map(); // a position for each id: the first one
-    let rest = [];
-    for (let position = ids.length - 1; position >= 0 && !(ids[position] in SPECIAL); position--) {
-      rest = [...this.pieces[ids[position]], ...rest];
+    for (let position = ids.length; position >= 0 && rests[position].length <= this.longest; position--) {
+      if (!rests[position].length) continue;
       this.pieces.forEach((piece, id) => {
-        const isLonger = !(id in SPECIAL) && id !== ids[position] && piece.length >= rest.length;
-        if (isLonger && rest.every((byte, index) => byte === piece[index])) completions.set(id, position);
+        if (!(id in SPECIAL) && id !== ids[position] && startsWith(piece, rests[position])) completions.set(id, position);
       });
+    }
+    if (rests.at(-1).length) { // a completion spells the beginning: the one that adds least to it
+      if (!completions.size) return null;
+      const order = ([p, i], [q, j]) => q - p || this.pieces[i].length - this.pieces[j].length || i - j;
+      const [[position, last]] = Array.from(completions, ([id, position]) => [position, id]).sort(order);
+      ids.splice(position, Infinity, last);
+      completions.delete(last);
     }
     return { ids, completions: Array.from(completions, ([id, position]) => [position, id]) };
   }

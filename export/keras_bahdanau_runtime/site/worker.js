@@ -102,7 +102,9 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     inputs[name] = new ort.Tensor(dtype, dtype === "int32" ? Int32Array.of(value) : Float32Array.of(value), []);
   }
   if ("prefix" in options) {
-    const { ids, completions } = prefix ? tokenizer.target.encodePrefix(prefix) : { ids: [], completions: [] };
+    const encoded = prefix ? tokenizer.target.encodePrefix(prefix) : { ids: [], completions: [] };
+    if (encoded === null) throw new SiteError("refused", "Its given beginning has words or characters that the model cannot write.");
+    const { ids, completions } = encoded;
     const ratio = Math.fround(max_length_ratio ?? Infinity); // float32 like the graph
     const limit = Math.min(max_length, Math.max(1, Math.trunc(Math.fround(ratio * source.length))));
     if (ids.length > limit) throw new SiteError("refused", "Its given beginning is longer than a translation may be.");
@@ -116,7 +118,7 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
   const hypotheses = [];
   for (let k = 0; k < Math.min(beam, n_best); k++) {
     const score = outputs.scores.data[k];
-    if (k > 0 && score === -Infinity) continue; // the search found fewer hypotheses
+    if (score === -Infinity) continue; // the search found fewer hypotheses
     const output = Array.from(outputs.tokens.data.subarray(k * steps, k * steps + outputs.lengths.data[k]));
     const end = output.includes(EOS) ? output.indexOf(EOS) : output.length;
     const ids = output.slice(0, end + 1);
@@ -125,6 +127,8 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     hypotheses.push({ text: tokens.slice(0, end).join(""), score, tokens, source_tokens: sourceTokens, alignment: alignments ? ids.map((_, step) => row(step)) : null });
   }
   for (const output of Object.values(outputs)) output.dispose();
+  if (hypotheses.some(({ score }) => !Number.isFinite(score))) throw new SiteError("internal", "The model returned a score that is not finite.");
+  if (!hypotheses.length) throw new SiteError("refused", "The options of the search leave no translation.");
   if (unfamiliarShare(text, sourceTokens) > UNFAMILIAR) hypotheses[0].note = "The model knows few characters of this text, so the translation is probably wrong";
   return hypotheses;
 }

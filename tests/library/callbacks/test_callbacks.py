@@ -229,7 +229,7 @@ def test_invalid_options_of_a_run_checkpoint_are_refused(tmp_path, options, mess
         (dict(references=["b", "c"]), "`references` must hold one for each of 1 .*Received: 2"),
         (dict(sources=[3]), r"`sources\[0\]` must be a str"),
         (dict(sources=[], references=[]), "`sources` must hold a sentence"),
-        (dict(max_length=0), "`max_length` must be a positive integer"),
+        (dict(max_length=0), "`max_length` must be an int of at least 1"),
         (dict(batch_size=0), "`batch_size` must be a positive integer"),
         (dict(search="beam"), "`search` must be a search"),
         (dict(tokenize="klingon"), "`tokenize` must be one of"),

@@ -273,7 +273,10 @@ def test_options_of_translate_change_the_search():
     [
         (GreedySearch(), {"beam_size": 1}, "`beam_size` must be left out for a GreedySearch"),
         (BeamSearch(), {"temperature": 1.0}, "`temperature` must be left out for a BeamSearch"),
-        (BeamSearch(), {"beam_size": 0}, "`beam_size` must be an int of at least 1. Received: 0"),
+        (BeamSearch(), {"beam_size": 0}, "`beam_size` must be an int of at least 1 and at most"),
+        (BeamSearch(4, groups=2), {"beam_size": 2}, "`beam_size` must be left out for a Beam"),
+        (BeamSearch(), {"min_length": 2**31}, "`min_length` must be an int of at least 0"),
+        (Sampling(), {"temperature": 1e-46}, "`temperature` must be .* Received: 1e-46"),
         (BeamSearch(), {"length_penalty": float("nan")}, "`length_penalty` must be a number of"),
     ],
     ids=str,

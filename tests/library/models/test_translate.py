@@ -116,7 +116,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_searched_text_by_text(model, s
         ({"texts": ["a", None]}, r"`texts\[1\]` must be a str. Received: None"),
         ({"texts": ["a"], "n_best": 4}, "`n_best` must be at most 3"),
         ({"texts": ["a"], "batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"texts": ["a"], "max_length": 0}, "`max_length` must be a positive integer"),
+        ({"texts": ["a"], "max_length": 0}, "`max_length` must be an int of at least 1"),
         ({"texts": ["a"], "search": "beam"}, "`search` must be a search"),
     ],
 )
@@ -124,6 +124,28 @@ def test_a_batch_that_does_not_fit_into_memory_is_searched_text_by_text(model, s
 def test_translate_names_the_wrong_argument(model, arguments, message, on_error):
     with pytest.raises(ValueError, match=message):
         model.translate(**{"search": SEARCH, "max_length": 2, "on_error": on_error, **arguments})
+
+
+def test_padding_among_suppressed_tokens_suppresses_nothing(model):
+    with_padding, without = (
+        model.translate(["a man", "on"], SEARCH, 4, suppressed=ids) for ids in ([0, 5], [5])
+    )
+    assert [each.tokens for each in with_padding] == [each.tokens for each in without]
+
+
+def test_options_that_leave_no_output_are_an_error(model):
+    every_id = [*range(model.tokenizer.target_vocabulary_size + 2)]
+    search = BeamSearch(2, forbidden=(0, 2, *every_id[4:]))
+    for engine_options in ({"suppressed": every_id[:-2]}, {"disable_unknown": True}):
+        with pytest.raises(ValueError, match="`options` must leave an output for each text"):
+            model.translate(["a man"], search, 3, min_length=2, **engine_options)
+
+
+def test_phrases_with_a_forbidden_token_are_an_error(model):
+    forbidden = model.tokenizer.encode_target("Frau")[0]
+    search = BeamSearch(2, forbidden=(0, 2, forbidden))
+    with pytest.raises(ValueError, match=f"`required` .* the search forbids. .* id {forbidden}"):
+        model.translate(["a man"], search, 9, required=[["Frau"]])
 
 
 def test_the_error_without_a_tokenizer_shows_how_to_attach_one(tokenizer):

@@ -123,7 +123,7 @@ def test_invalid_arguments_are_refused(model):
         ((decoder, embedding, softmax), "`head` must return logits.*from_logits=True"),
         ((decoder, embedding, head, Sampling()), "`search` must be a GreedySearch"),
         ((decoder, embedding, head, "beam"), "`search` must be a GreedySearch"),
-        ((decoder, embedding, head, None, 0), "`max_length` must be a positive integer"),
+        ((decoder, embedding, head, None, 0), "`max_length` must be an int of at least 1"),
     ]:
         with pytest.raises(ValueError, match=f"Argument {message}.*Received: "):
             Decode(*arguments)

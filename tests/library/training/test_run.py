@@ -289,7 +289,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("validation_source", [], "must be a path, or several. Received: []"),
         ("validation_source", ["a", 3], "must be a path, or several. Received: ['a', 3]"),
         ("readout_dropout", "", "must be a number of at least 0 and below 1. Received: ''"),
-        ("max_length", 1, "must be an int of at least 2. Received: 1"),
+        ("max_length", 1, "must be an int of at least 2 and at most 1048576. Received: 1"),
         ("seed", 2**31, "must be an int of at least 0 and at most 2147483647."),
     ],
 )
