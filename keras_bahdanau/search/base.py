@@ -529,7 +529,7 @@ class Search:
             forced = prefix = ops.where(follows, forced, PAD)
             is_completion = ops.equal(task.completions, t + 1)
             allowed, forced = allow_completions(
-                penalized, allowed, forced, is_completion, self.size
+                penalized, allowed, forced, is_completion, self.size, rows
             )
         return Candidates(
             t=t,
