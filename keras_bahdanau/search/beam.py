@@ -310,8 +310,7 @@ class BeamSearch(Search):
             by_group = (-1, self.groups, self._group_size)
             totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
             limits = ops.expand_dims(limits, -1)
-        # Not `ended[..., -1:]`: in an exported graph its size is unknown.
-        n, last = self._num_returned(self._group_size), ops.min(ended, axis=-1, keepdims=True)
+        n, last = self._num_returned(self._group_size), ended[..., -1:]
         if is_tensor(n):
             nth = ops.take(ended, ops.reshape(n - 1, (1,)), axis=-1)
         else:

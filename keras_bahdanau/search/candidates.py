@@ -84,7 +84,7 @@ def set_tokens(logits, tokens, is_set, values, rows, unused=None):
     return ops.reshape(flat, (-1, width))
 
 
-def allow_completions(logits, allowed, forced, is_completion, size, rows):
+def allow_completions(logits, allowed, forced, is_completion, size):
     """Allow only the token of the prefix and its completions, where there are any.
 
     Args:
@@ -93,8 +93,6 @@ def allow_completions(logits, allowed, forced, is_completion, size, rows):
         forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free.
         is_completion: `(B, V)` or `(1, V)` bool, whether a token may end the prefix at this step.
         size: Number of hypotheses `R / B`, an int or a scalar tensor.
-        rows: `R`, an int or a scalar tensor. An exported graph cannot infer it, because
-            `is_completion` may have one row.
 
     Returns:
         `(allowed, forced)`. Rows with completions are -inf at all other tokens, and have no forced
@@ -108,8 +106,8 @@ def allow_completions(logits, allowed, forced, is_completion, size, rows):
     only = ops.where(is_own, logits, ops.where(is_completion, allowed, NEG_INF))
     has_choice = ops.any(is_completion, axis=-1, keepdims=True)
     has_choice = ops.logical_and(has_choice, ops.not_equal(by_sentence, PAD))
-    allowed = ops.reshape(ops.where(has_choice, only, allowed), (rows, width))
-    return allowed, ops.where(ops.reshape(has_choice, (rows,)), PAD, forced)
+    allowed = ops.reshape(ops.where(has_choice, only, allowed), (-1, width))
+    return allowed, ops.where(ops.reshape(has_choice, (-1,)), PAD, forced)
 
 
 def row_starts(rows, width):

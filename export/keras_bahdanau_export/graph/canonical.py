@@ -104,9 +104,10 @@ class _Numbering:
             self._name_value(value, "constant")
             graph.initializers.add(value)
         for node in graph:
-            node.name = self._next(node.op_type)
+            node.name, node.doc_string = self._next(node.op_type), None
+            node.metadata_props.clear()
             for name, subgraph in _subgraphs(node):
-                subgraph.name = f"{node.name}_{name}"
+                subgraph.name, subgraph.doc_string = f"{node.name}_{name}", None
                 for value in subgraph.inputs:
                     self._name_value(value, "state")
                 self._name_contents(subgraph)

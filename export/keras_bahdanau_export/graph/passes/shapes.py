@@ -98,7 +98,7 @@ def widen_ranges(graph):
 
 
 def fuse_reshapes(graph):
-    """Replace `reshape(reshape(x, a), b)` by `reshape(x, b)`, unless only `a` tells all sizes."""
+    """Replace `reshape(reshape(x, a), b)` by `reshape(x, b)`."""
     count, sizes = 0, SizeInference(graph)
     for outer in nodes_including_loops(graph, "Reshape"):
         inner = producer_of(outer.inputs[0], "Reshape")
@@ -106,9 +106,6 @@ def fuse_reshapes(graph):
             continue
         shape = sizes.contents.get(outer.inputs[1])
         if shape is None or fixed_size(0) in shape:  # 0 copies an axis of `reshape(x, a)`
-            continue
-        before, after = (_num_elements(sizes, reshape.inputs[0]) for reshape in (inner, outer))
-        if fixed_size(-1) in shape and before != after:
             continue
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
@@ -193,12 +190,6 @@ def _is_inferable(sizes, reshape, shape):
         return False
     rest = prod((size for size in shape if size.as_int is not None), start=fixed_size(1))
     return prod(before, start=fixed_size(1)).divide(rest) in shape
-
-
-def _num_elements(sizes, value):
-    """Return the number of elements of a value as a `Size`, or `None` if its rank is unknown."""
-    dims = sizes.dims.get(value)
-    return None if dims is None else prod(dims, start=fixed_size(1))
 
 
 def _integer_products(sizes, node):

@@ -43,19 +43,6 @@ class Size:
         )
         return Size(self.factor * other.factor, tuple(axes))
 
-    def __add__(self, other):
-        """Return the sum, or `None` if it is not a product of sizes."""
-        if not (self.factor and other.factor):
-            return self if self.factor else other
-        if self.axes != other.axes:
-            return None
-        factor = self.factor + other.factor
-        return Size(factor, self.axes if factor else ())
-
-    def __sub__(self, other):
-        """Return the difference, or `None` if it is not a product of sizes."""
-        return self + Size(-other.factor, other.axes)
-
     def divide(self, other):
         """Return the quotient, or `None` if it is not a product of sizes."""
         remaining = list(self.axes)
@@ -318,7 +305,8 @@ def _concat_dims(sizes, node):
         return None
     concat_axis = node.attributes["axis"].value % len(shapes[0])
     result = [_common([dims[axis] for dims in shapes]) for axis in range(len(shapes[0]))]
-    result[concat_axis] = _sum([dims[concat_axis] for dims in shapes])
+    integers = [dims[concat_axis].as_int for dims in shapes]
+    result[concat_axis] = None if None in integers else fixed_size(sum(integers))
     return [result]
 
 
@@ -345,15 +333,12 @@ def _slice_dims(sizes, node):
     result = list(dims)
     for start, end, axis, step in zip(*bounds[:3], steps, strict=True):
         i = axis.as_int % len(dims)
-        result[i] = _slice_size(dims[i], start.as_int, end, step.as_int)
+        result[i] = _slice_size(dims[i], start.as_int, end.as_int, step.as_int)
     return [result]
 
 
 def _slice_size(size, start, end, step):
     """Return the `Size` of a slice of an axis, or `None`."""
-    if start == 0 and step == 1 and end.axes and end.axes == size.axes:
-        return min(size, end, key=lambda length: length.factor) if end.factor > 0 else None
-    end = end.as_int
     if start == 0 and step == 1 and end is not None and end >= SLICE_END:
         return size
     if None in (size.as_int, start, end, step) or step == 0:
@@ -415,10 +400,8 @@ def _constant_of_shape_dims(sizes, node):
 
 def _range_dims(sizes, node):
     start, end, step = (sizes.contents.get(value) for value in node.inputs)
-    if start is None or end is None or step != [fixed_size(1)]:
-        return [[None]]
-    length = end[0] - start[0]
-    return [[length if length is not None and length.factor >= 0 else None]]
+    is_plain = start == [fixed_size(0)] and step == [fixed_size(1)] and end is not None
+    return [[end[0] if is_plain and end[0].factor >= 0 else None]]
 
 
 def _shape_dims(sizes, node):
@@ -551,14 +534,6 @@ def _ints_attribute(node, name, default):
     return list(node.attributes[name].value) if name in node.attributes else default
 
 
-def _sum(sizes):
-    """Return the sum of sizes, or `None` if it is not a product of sizes."""
-    total = fixed_size(0)
-    for size in sizes:
-        total = None if total is None else total + size
-    return total
-
-
 def _common(sizes):
     """Return the size that all sizes are equal to, or `None` if they differ."""
     return sizes[0] if len(set(sizes)) == 1 else None
@@ -595,8 +570,8 @@ DIM_RULES = {
 }
 
 _ARITHMETIC = {
-    "Add": Size.__add__,
-    "Sub": Size.__sub__,
+    "Add": _on_integers(int.__add__),
+    "Sub": _on_integers(int.__sub__),
     "Mul": Size.__mul__,
     "Div": _integer_quotient,
     "Mod": lambda left, right: _remainder(left, right) if (right.as_int or 0) > 0 else None,
