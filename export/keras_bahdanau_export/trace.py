@@ -449,3 +449,4 @@ def _write_saved_model(model, folder, functions):
     module.variables_ = [v.value for v in model.variables]  # a SavedModel needs them on the module
     default = {"serving_default": next(iter(signatures.values()))}
     tf.saved_model.save(module, str(folder), signatures={**signatures, **default})
+    (folder / "fingerprint.pb").unlink(missing_ok=True)  # optional, and contains a random number
