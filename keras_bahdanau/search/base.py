@@ -449,7 +449,6 @@ class Search:
         Returns:
             The number of steps that were run, the last hypotheses, and the history.
         """
-
         rows = task.batch * self.size
 
         def advance(t, tokens, past, state, hypotheses, history):

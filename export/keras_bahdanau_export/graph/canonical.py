@@ -37,7 +37,7 @@ def save_model(model, path):
 
 
 def canonicalize(model):
-    """Sort and name the nodes and values of a model in place, so that equal graphs become identical.
+    """Sort and name the nodes and values of a model in place; equal graphs become identical.
 
     Args:
         model: An `onnx_ir.Model`. The names of its inputs and outputs, and of their axes, are kept.
@@ -75,7 +75,9 @@ def _depth_first(graph):
             order[node] = None
             continue
         stack.append((node, True))
-        stack += [(value.producer(), False) for value in reversed(list(editing.values_read_by(node)))]
+        stack += [
+            (value.producer(), False) for value in reversed(list(editing.values_read_by(node)))
+        ]
     return list(order)
 
 
