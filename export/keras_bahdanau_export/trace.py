@@ -454,3 +454,4 @@ def _write_saved_model(model, folder, functions):
         tf.saved_model.save(module, str(folder), signatures={**signatures, **default})
     except tf.errors.ResourceExhaustedError as error:  # TensorFlow's error of a full disk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+    (folder / "fingerprint.pb").unlink(missing_ok=True)  # optional, and contains a random number

@@ -451,6 +451,7 @@ class Search:
         Returns:
             The number of steps that were run, the last hypotheses, and the history.
         """
+        rows = task.batch * self.size
 
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
@@ -462,7 +463,11 @@ class Search:
             hypotheses, tokens, parents, record = self._advance(
                 t, choice, weights, hypotheses, task
             )
+            # An exported graph cannot infer the number of rows of the results of a condition. It
+            # would compute the sizes of the state in every step.
+            tokens = ops.reshape(tokens, (rows,))
             if parents is not None:
+                parents = ops.reshape(parents, (rows,))
                 state = tree.map_structure(lambda tensor: ops.take(tensor, parents, axis=0), state)
                 past = past._replace(parents=parents) if past else past
             return t + 1, tokens, past, state, hypotheses, write_step(history, t, record)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from graphs import assert_fixed_dimensions_change_nothing, graph_of
+from graphs import assert_fixed_dimensions_change_nothing, graph_of, results
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -31,6 +31,7 @@ from keras_bahdanau.layers import (
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.graph.passes.editing import constant_array, nodes_including_loops
+from keras_bahdanau_export.graph.passes.optimizer import optimize
 from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import encode_function, score_function, search_function
@@ -119,6 +120,39 @@ def test_values_copied_at_every_step_of_a_loop_are_listed():
     assert "also reads this constant" in " ".join(lines)
 
 
+SIZE_IN_LOOP = """
+    agraph (float[2,n] x) => (int32 total, int32 count) {
+      size = Shape<start = 1>(x)
+      wide = Squeeze(size, first)
+      length = Cast<to = 6>(wide)
+      total, count = Loop <body = step (int64 t, bool go, int32 a, int32 b) => (still, a2, b2) {
+          still = Identity(go)
+          a2 = Add(a, length)
+          b2 = If(go) <
+            then_branch = yes () => (int32 c) { c = Mul(a2, length) },
+            else_branch = no () => (int32 d) { d = Add(a2, b) }
+          >
+        }> (three, on, zero, zero)
+    }
+"""
+SIZE_CONSTANTS = {"first": [0], "three": 3, "on": True, "zero": np.int32(0)}
+
+
+def test_a_size_that_a_loop_reads_is_copied_before_it():
+    model = graph_of(SIZE_IN_LOOP, **SIZE_CONSTANTS)
+    graph = onnx_ir.serde.deserialize_model(model)
+    (line,) = summarize(find_fallbacks(graph))
+    assert line == (
+        "1 Loop at every step of a loop: it is computed on the CPU before the loop and read on "
+        "the GPU in it"
+    )
+    optimize(graph)
+    assert find_fallbacks(graph) == []
+    optimized, x = onnx_ir.serde.serialize_model(graph), np.zeros((2, 5), "float32")
+    for fixed in (False, True):
+        assert results(optimized, {"x": x}, fixed) == [15, 75]
+
+
 def rnn_search(**options):
     sizes = {"units": U, "embedding_dim": 4, "attention_units": 5, "maxout_units": 4}
     return RNNSearch(V, V, **sizes, reset_after=True, **options)
@@ -191,6 +225,15 @@ def test_every_search_and_attention_runs_on_cuda_alone(graph_file):
         if count is not None and count.item() <= 64:  # larger counts are not split into chunks
             widths.append(width)
     assert max(widths, default=0) <= 256
+
+
+@pytest.mark.parametrize("form", ["fixed", "lstm"])
+def test_options_of_any_attention_run_on_cuda_alone(form, tmp_path):
+    make, search = FORMS[form]
+    model = make()
+    model.build()
+    write_onnx(*search_function(model, search, 5, with_options=True), tmp_path / "model.onnx")
+    assert find_fallbacks(onnx_ir.load(tmp_path / "model.onnx")) == []
 
 
 def test_fixed_dimensions_change_no_search(graph_file):

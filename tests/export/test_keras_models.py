@@ -15,6 +15,7 @@ from graphs import graph_of
 
 from keras_bahdanau import BahdanauAttention
 from keras_bahdanau_export import export
+from keras_bahdanau_export.graph.canonical import save_model
 from keras_bahdanau_export.graph.passes import editing
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import verify
@@ -273,7 +274,7 @@ def test_the_size_of_weights_is_counted_in_bytes(tmp_path, monkeypatch, limit, i
     monkeypatch.setattr(editing, "MAX_WEIGHT_BYTES", limit)
     text = "agraph (float[4] x) => (float[4] y) { y = Add(x, w) }"
     model = onnx_ir.serde.deserialize_model(graph_of(text, w=np.ones(4, "float32")))
-    assert editing.save_model(model, tmp_path / "model.onnx") == is_external
+    assert save_model(model, tmp_path / "model.onnx") == is_external
     assert (tmp_path / "model.onnx.data").exists() == is_external
 
 

@@ -522,10 +522,26 @@ MUTATIONS = (
     ),
     Mutation(
         "weights-are-counted-by-number-not-by-bytes",
-        "export/keras_bahdanau_export/graph/passes/editing.py",
+        "export/keras_bahdanau_export/graph/canonical.py",
         "sum(value.const_value.nbytes for values",
         "sum(value.const_value.size for values",
         "export/test_keras_models.py export/test_precision.py",
+    ),
+    Mutation(
+        "subgraphs-keep-the-numbers-of-tensorflow",
+        "export/keras_bahdanau_export/graph/canonical.py",
+        'subgraph.name, subgraph.doc_string = f"{node.name}_{name}", None',
+        'subgraph.name = f"{node.name}_{name}"',
+        "export/test_canonical.py",
+    ),
+    Mutation(
+        "conditions-copy-sizes-in-each-step",
+        "export/keras_bahdanau_export/graph/passes/host_values.py",
+        """        parts = (body, *body.subgraphs())
+        for value in host""",
+        """        parts = (body,)
+        for value in host""",
+        "export/test_cuda.py",
     ),
     Mutation(
         "histories-may-begin-at-any-step",

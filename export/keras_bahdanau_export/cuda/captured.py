@@ -89,7 +89,7 @@ def _add_for_step(value, sizes, memory):
 
     The step graph recomputes sizes and whatever depends only on constants.
     """
-    is_recomputed = value in sizes.contents or _measured_values(value, {}) == set()
+    is_recomputed = value in sizes.contents or _measured_values(value, {}) == []
     for tensor in _measured_values(value, sizes.contents) if is_recomputed else [value]:
         memory[tensor.name] = None
 
@@ -116,24 +116,24 @@ def _add_for_end(graph, loop, sizes, memory):
 
 
 def _measured_values(value, contents):
-    """Return the values whose sizes, listed in `contents`, `value` is computed from.
+    """Return the values whose sizes, listed in `contents`, `value` is computed from, in order.
 
     `None` if it depends on anything but sizes and constants.
     """
-    visited, measured, stack = set(), set(), [value]
+    visited, measured, stack = set(), {}, [value]
     while stack:
         current = stack.pop()
         if current is None or current in visited or constant_array(current) is not None:
             continue
         visited.add(current)
         if current in contents:
-            measured |= {tensor for size in contents[current] for tensor, _ in size.axes}
+            measured |= {tensor: None for size in contents[current] for tensor, _ in size.axes}
             continue
         node = current.producer()
         if node is None or has_subgraph(node) or node.op_type.startswith("Random"):
             return None
         stack += node.inputs
-    return measured
+    return list(measured)
 
 
 def _start(model, memory, shapes):

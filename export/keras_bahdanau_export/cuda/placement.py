@@ -11,6 +11,7 @@ import onnx
 from onnx_ir.passes import common
 
 from keras_bahdanau_export.graph.passes.editing import constant_array, innermost_first, nodes_of
+from keras_bahdanau_export.graph.passes.host_values import host_values_read_in_loop
 from keras_bahdanau_export.graph.passes.loops import SMALL_CONSTANT
 
 # Activations of cuDNN's recurrent operators.
@@ -222,6 +223,9 @@ def _copies_in_loop(loop):
         if not state.uses():
             reason = "no step reads this state, so it stays on the CPU"
             yield Fallback("Loop", state.name, True, reason)
+    for value in host_values_read_in_loop(loop):
+        reason = "it is computed on the CPU before the loop and read on the GPU in it"
+        yield Fallback("Loop", value.name, True, reason)
     parts = {body, *body.subgraphs()}
     values = {value for part in parts for node in part for value in node.inputs if value}
     for value in sorted(values, key=lambda value: value.name):

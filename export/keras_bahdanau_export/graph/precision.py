@@ -23,6 +23,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from keras_bahdanau_export.graph.canonical import save_model
 from keras_bahdanau_export.graph.passes.editing import (
     add_initializer,
     constant_array,
@@ -30,7 +31,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     producer_of,
     remove_unused,
     replace_value,
-    save_model,
 )
 from keras_bahdanau_export.graph.passes.loops import copy_constants_into_loops
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file

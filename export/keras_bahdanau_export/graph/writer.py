@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import re
 
 import numpy as np
 
@@ -25,7 +24,6 @@ _OPTIMIZERS = ("ConstFoldOptimizer",)
 # The other two remove transposes between convolutions. They are slow for nested conditions.
 _CONVOLUTION_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _WEIGHT_INPUT = "given_weight_"
-_TFG = re.compile(r"_tfg_(?:inlined|region_specialized|result)")
 _PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
@@ -126,6 +124,7 @@ def _convert_to_ir(function, signature, variables):
     """Convert a function to an `onnx_ir.Model`, with the names and axes of its signature."""
     require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
+    from keras_bahdanau_export.graph.canonical import canonicalize
     from keras_bahdanau_export.graph.passes.editing import MAX_WEIGHT_BYTES
     from keras_bahdanau_export.graph.recurrent_operators import recurrent_operators
 
@@ -133,7 +132,6 @@ def _convert_to_ir(function, signature, variables):
     with recurrent_operators():
         model = convert(_with_weight_inputs(function, large))
     model = onnx_ir.serde.deserialize_model(model)
-    _shorten_names(model)
     for value in [value for value in model.graph.inputs if value.name.startswith(_WEIGHT_INPUT)]:
         index = int(value.name.removeprefix(_WEIGHT_INPUT).split(":")[0])
         value.const_value = onnx_ir.tensor(np.asarray(large[index]), name=value.name)
@@ -147,29 +145,15 @@ def _convert_to_ir(function, signature, variables):
         values[:] = [by_name[tensor.name] for tensor in tensors]
         for tensor, value in zip(tensors, values, strict=True):
             value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
+    canonicalize(model)  # so that the passes visit equal graphs in the same order
     return model
-
-
-def _shorten_names(model):
-    """Remove what TensorFlow's optimizer adds to names in conditions: up to 1,000 letters."""
-    from keras_bahdanau_export.graph.passes.editing import make_names_unique
-
-    for graph in model.graph.subgraphs():
-        graph.name = _TFG.split(graph.name)[0]
-    outputs = [value for node in model.graph.all_nodes() for value in node.outputs]
-    for item in (*model.graph.all_nodes(), *outputs):
-        if _TFG.search(item.name):
-            parts = [part.partition("while/cond/") for part in _TFG.split(item.name)]
-            inner = [prefix + rest for _, prefix, rest in parts if prefix]
-            item.name = inner[0] if inner else parts[0][0]
-    make_names_unique(outputs, {value.name for value in model.graph.inputs})
 
 
 def _save_checked(model, path, description):
     """Write a graph, warn about operators that a GPU would leave to the CPU, and check the file."""
     import onnx
 
-    from keras_bahdanau_export.graph.passes.editing import save_model
+    from keras_bahdanau_export.graph.canonical import save_model
 
     for line in gpu_fallbacks(model):
         logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)

@@ -1,42 +1,17 @@
-"""Functions that read, change and save onnx-ir graphs."""
+"""Functions that read and change onnx-ir graphs."""
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_bahdanau_runtime.signature import FORMAT_VERSION, weights_file
-from keras_bahdanau_runtime.version import __version__
-
 logger = logging.getLogger("keras_bahdanau_export")
 
 SLICE_END = 10**9  # tf2onnx writes at least this as the end of a slice up to the end of an axis
 _MAX_INFERENCE_BYTES = 1000  # size of a constant from which shapes may be computed
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # protobuf cannot read files of 2 GiB
-
-
-def save_model(model, path):
-    """Write an `onnx_ir.Model`, with its weights in a second file if one file would be too large.
-
-    Node names in the file are unique, and its metadata name the package that wrote it.
-
-    Returns:
-        Whether there is a second file.
-    """
-    make_names_unique(model.graph.all_nodes(), set())
-    model.producer_name, model.producer_version = "keras_bahdanau", __version__
-    model.model_version = FORMAT_VERSION
-    model.metadata_props.clear()  # onnxruntime's quantizer adds entries
-    # Python clients of onnxruntime cannot read `producer_version`.
-    model.metadata_props["keras_bahdanau_version"] = __version__
-    weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
-    size = sum(value.const_value.nbytes for values in weights for value in values)
-    external = weights_file(Path(path).name) if size > MAX_WEIGHT_BYTES else None
-    ir.save(model, path, external_data=external)
-    return external is not None
 
 
 def make_names_unique(objects, used):

@@ -32,6 +32,7 @@ from keras_bahdanau_export.graph.passes.editing import (
     remove_unused,
     replace_uses,
 )
+from keras_bahdanau_export.graph.passes.host_values import move_sizes_to_device
 from keras_bahdanau_export.graph.passes.loops import (
     collect_scan_outputs,
     copy_constants_into_loops,
@@ -122,6 +123,7 @@ def optimize(model, passes=PASSES):
         _tidy(model)  # a second time, as merged nodes can make other nodes equal
         if sum(counts.values()) != before and _count_nodes(model) != nodes:
             pending, is_inferred = set(passes), False
+    move_sizes_to_device(model)
     copy_constants_into_loops(model)
     remove_unused(model)  # including the originals that only loops read
     common.OutputFixPass()(model)  # makes each output a separate value again
