@@ -472,10 +472,6 @@ def test_verify_compares_the_artifact_with_the_model(command, trained, artifact)
     ("content", "message"),
     [
         ("max_lenght: 9", "Argument `max_lenght` must be an option of export."),
-        (
-            "max_length: 0",
-            "Argument `max_length` must be an int of at least 1 and at most 1048576. Received: 0",
-        ),
         ("search: greedy", "Argument `search` must be an option of export."),
         ("8", "Argument `config` must contain a mapping of options to values."),
     ],

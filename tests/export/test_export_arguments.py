@@ -42,7 +42,7 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
         ({"search": BeamSearch}, "`search` must be a search"),
         ({"search": BeamSearch(forbidden=(0, 2, 999))}, "`search` must forbid ids .*999"),
         # More candidates than int32 can count.
-        ({"search": BeamSearch(3), "max_length": 2**30}, "`max_length` must .*: 3 hypotheses"),
+        ({"search": BeamSearch(3000), "max_length": 2**20}, "`max_length` must .*: 3000 hypoth"),
         # Names that the runtime reads are fixed.
         ({"output_names": list("abcd")}, "`output_names` must be None for a RNNSearch"),
         # Arguments of keras.Model.export that have no use here.
