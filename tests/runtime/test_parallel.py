@@ -558,6 +558,9 @@ def test_declarations_in_translation_memories_are_refused(declaration):
         # A side never gets the variant that is exactly that of the other side.
         ([("en-GB", "colour"), ("en-US", "color")], ("en", "en-GB"), ("color", "colour")),
         ([("pt", "a"), ("pt-BR", "b")], ("pt-br", "pt"), ("b", "a")),
+        # Nor one in a region of the other side, if that is a part of the language.
+        ([("zh-Hant-TW", "b"), ("zh-Hans-CN", "a")], ("zh", "zh-Hant"), ("a", "b")),
+        ([("zh-Hant-TW", "b"), ("zh-Hantx", "a")], ("zh-Hant", "zh"), ("b", "a")),
         ([("pt-BR", "b"), ("eng", "c")], ("pt-br", "en"), ("b", None)),
     ],
 )

@@ -593,7 +593,8 @@ class Parquet:
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         for batch in self._batches(start, stop, [self._column]):
-            column = batch.column(0)
+            # By its name: in Parquet, a column "a.b" and "b" inside of "a" have the same path.
+            column = batch.column(self._path[0])
             for name in self._path[1:]:
                 column = self._compute.struct_field(column, name)
             try:
