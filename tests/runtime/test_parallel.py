@@ -50,6 +50,12 @@ def test_file_of_another_format_is_no_side(tmp_path, name):
             read()
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.XLSX", "a.xml.gz", "a.zip", "a.csv.lz4", "a.psv"])
+def test_file_of_another_format_has_no_pairs(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name}: expected tab-separated text, .*another format"):
+        iterate_pairs(write(tmp_path / name, "a\tb\n"))
+
+
 def tmx(*units, head=""):
     return f'{head}<tmx version="1.4"><header srclang="en"/><body>\n{"".join(units)}</body></tmx>'
 
