@@ -319,7 +319,8 @@ def _encode_prefix(
             break
         own = ids[position : position + 1]
         starting = tokenizer.target_ids_starting_with(rest) if rest else []
-        completions |= {index: position for index in starting if index not in own}
+        starting = [index for index in starting if index not in own]
+        completions |= dict.fromkeys(_joined_alike(tokenizer, rest, starting), position)
     if starts[-1] < len(text):
         # The ids do not spell the prefix, so a completion does: the one that adds least to it.
         completions = {i: at for i, at in completions.items() if i not in suppressed}
@@ -328,6 +329,19 @@ def _encode_prefix(
         last = min(completions, key=lambda i: (-completions[i], len(tokenizer.target_piece(i)), i))
         ids = [*ids[: completions.pop(last)], last]
     return ids, sorted((position, index) for index, position in completions.items())
+
+
+def _joined_alike(tokenizer: Tokenizer, start: bytes, indices: list[int]) -> list[int]:
+    """Return the ids, whose pieces start with `start`, that do so after joining, too.
+
+    "Ma@@" starts with "Ma@", but the output has "Ma".
+    """
+    mark = tokenizer.target_mark[:1].encode("utf-8")
+    if not mark or not start.endswith(mark):
+        return indices
+    joined_start = tokenizer.join_target(start.decode("utf-8"))
+    joined = {i: tokenizer.join_target(tokenizer.target_piece(i).decode("utf-8")) for i in indices}
+    return [index for index, text in joined.items() if text.startswith(joined_start)]
 
 
 def spelled_ids(tokenizer: Tokenizer, name: str, text: str) -> list[int]:

@@ -374,6 +374,13 @@ MUTATIONS = (
         "library/search/test_search.py",
     ),
     Mutation(
+        "prefixes-end-inside-of-marks",
+        "export/keras_bahdanau_runtime/search_options.py",
+        "    if not mark or not start.endswith(mark):\n",
+        "    if True:\n",
+        "runtime/test_search_options.py",
+    ),
+    Mutation(
         "prefix-does-not-count-for-required-phrases",
         "export/keras_bahdanau_runtime/search_options.py",
         "missing = count_missing(constraints.required, prefix)",
@@ -845,6 +852,13 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/text/tmx.py",
         "                in_region = text\n",
         "                return text\n",
+        "runtime/test_parallel.py",
+    ),
+    Mutation(
+        "regions-of-the-other-side-of-a-translation-memory-are-those-of-this-side",
+        "export/keras_bahdanau_runtime/text/tmx.py",
+        """f"{code}-".startswith(excluded)""",
+        """f"{code}-" == excluded""",
         "runtime/test_parallel.py",
     ),
     Mutation(

@@ -731,6 +731,16 @@ def test_nested_parquet_column_is_translated_into_another_column(translator, par
         translate_file(translator, *paths, text_column="translation.fr", output_column="mt")
 
 
+def test_parquet_column_counts_before_a_nested_one_of_the_same_path(translator, parquet, tmp_path):
+    import pyarrow
+
+    paths = (tmp_path / "in.parquet", tmp_path / "out.parquet")
+    nested = pyarrow.array([{"en": "a dog"}])
+    parquet.write_table(pyarrow.table({"text": nested, "text.en": ["a man"]}), paths[0])
+    assert translate_file(translator, *paths, text_column="text.en") == 0
+    assert parquet.read_table(paths[1])["translation"].to_pylist() == ["a man"]
+
+
 def test_parquet_without_rows_is_translated_to_parquet_without_rows(translator, parquet, tmp_path):
     parquet.write_table(table(parquet, []), tmp_path / "in.parquet")
     translate_file(translator, tmp_path / "in.parquet", tmp_path / "out.parquet")

@@ -50,6 +50,12 @@ def test_file_of_another_format_is_no_side(tmp_path, name):
             read()
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.XLSX", "a.xml.gz", "a.zip", "a.csv.lz4", "a.psv"])
+def test_file_of_another_format_has_no_pairs(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name}: expected tab-separated text, .*another format"):
+        iterate_pairs(write(tmp_path / name, "a\tb\n"))
+
+
 def tmx(*units, head=""):
     return f'{head}<tmx version="1.4"><header srclang="en"/><body>\n{"".join(units)}</body></tmx>'
 
@@ -558,6 +564,9 @@ def test_declarations_in_translation_memories_are_refused(declaration):
         # A side never gets the variant that is exactly that of the other side.
         ([("en-GB", "colour"), ("en-US", "color")], ("en", "en-GB"), ("color", "colour")),
         ([("pt", "a"), ("pt-BR", "b")], ("pt-br", "pt"), ("b", "a")),
+        # Nor one in a region of the other side, if that is a part of the language.
+        ([("zh-Hant-TW", "b"), ("zh-Hans-CN", "a")], ("zh", "zh-Hant"), ("a", "b")),
+        ([("zh-Hant-TW", "b"), ("zh-Hantx", "a")], ("zh-Hant", "zh"), ("b", "a")),
         ([("pt-BR", "b"), ("eng", "c")], ("pt-br", "en"), ("b", None)),
     ],
 )

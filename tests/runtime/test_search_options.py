@@ -247,6 +247,14 @@ def test_a_prefix_of_split_text_is_split():
         encode_constraints(split, "Fußball")
 
 
+def test_a_prefix_that_ends_inside_of_a_mark_is_not_completed_with_the_mark():
+    split = Tokenizer.from_pieces(["Ma@@", "nn", "a@b"])
+    with pytest.raises(ValueError, match="'Ma@', which it spells '<unk>'"):
+        encode_constraints(split, "Ma@")
+    assert encode_constraints(split, "Ma@@").prefix == (4,)
+    assert encode_constraints(split, "a@").prefix == (6,)
+
+
 def test_padding_is_never_chosen_and_so_not_suppressed(tokenizer):
     assert encode_constraints(tokenizer, suppressed=[0, 5]).suppressed == (5,)
 

@@ -3,7 +3,7 @@
 | name ends with       | a row     | the translation                | without a translation      |
 |----------------------|-----------|--------------------------------|----------------------------|
 | `.csv`               | a row     | its last column, `translation` | an empty cell              |
-| `.tsv`               | a line    | its last column                | an empty cell              |
+| `.tsv`, `.tab`       | a line    | its last column                | an empty cell              |
 | `.jsonl`, `.ndjson`  | an object | its last key, `"translation"`  | null                       |
 | `.parquet`           | a row     | its last column, `translation` | null                       |
 | anything else        | a line    | a line                         | a blank line               |
@@ -593,7 +593,8 @@ class Parquet:
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         for batch in self._batches(start, stop, [self._column]):
-            column = batch.column(0)
+            # A column "a.b" and the column "b" inside of "a" have the same path, so both are read.
+            column = batch.column(self._path[0])
             for name in self._path[1:]:
                 column = self._compute.struct_field(column, name)
             try:

@@ -9,6 +9,7 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
+    ".tab": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
@@ -16,9 +17,11 @@ _FORMATS = {
 }
 
 
-# Other formats, whose lines are no sentences.
+# Other formats, whose lines are no sentences, and compressions that are not read.
 _STRUCTURED = {
-    *(".json", ".xml", ".xlf", ".xliff", ".html", ".htm", ".yaml", ".yml", ".po", ".srt", ".vtt"),
+    *(".json", ".json5", ".jsonlines", ".geojson", ".ldjson", ".psv", ".parq", ".sgm", ".sgml"),
+    *(".lz4", ".lzma", ".7z", ".rar", ".z", ".tgz", ".tbz", ".tbz2", ".txz"),
+    *(".xml", ".xlf", ".xliff", ".html", ".htm", ".yaml", ".yml", ".po", ".srt", ".vtt"),
     *(".xls", ".xlsx", ".ods", ".doc", ".docx", ".odt", ".rtf", ".pdf"),
     *(".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".pkl", ".sqlite", ".zip", ".tar"),
 }

@@ -8,7 +8,8 @@
 | `.tmx`               | a translation unit                              |
 | anything else        | a line with two columns, separated by a tab     |
 
-A further suffix names the compression; see `file_kind`. Line breaks inside a text become spaces.
+Names of other known formats, such as `.json` or `.xlsx`, are refused. A further suffix names the
+compression; see `file_kind`. Line breaks inside a text become spaces.
 """
 
 import codecs
@@ -157,8 +158,9 @@ def iterate_pairs(
         that is skipped.
 
     Raises:
-        ValueError: Two files have different numbers of lines, a line does not have both texts, a
-            column is missing, the file is damaged, or as `iterate_lines`.
+        ValueError: The name is that of another format, two files have different numbers of lines,
+            a line does not have both texts, a column is missing, the file is damaged, or as
+            `iterate_lines`.
         MissingDependencyError: The file is Parquet, and pyarrow is not installed; or as
             `iterate_lines`.
 
@@ -170,7 +172,14 @@ def iterate_pairs(
     """
     if target is not None:
         return _iterate_sides(source, target, text_format, warn)
-    kind = file_kind(source) if isinstance(source, (str, os.PathLike)) else FileKind()
+    kind = FileKind()
+    if isinstance(source, (str, os.PathLike)):
+        kind = file_kind(source)
+        if kind.format is None and not is_lines(source):
+            raise ValueError(
+                f"{name_of(source)}: expected tab-separated text, .csv, .jsonl, .parquet or .tmx. "
+                "Received: the name of another format. Convert it, or rename tab-separated text."
+            )
     return _READERS.get(kind.format, _iterate_tab_separated)(source, text_format, warn)
 
 

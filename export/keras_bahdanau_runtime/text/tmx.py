@@ -33,7 +33,7 @@ def iterate_units(
         file: Binary file object.
         name: Name of the file, for messages.
         source: Language code of the sources, such as "en". A code without a region matches the
-            language with any region except that of `target`: "en" matches "en-US". Case does not
+            language with any region except those of `target`: "en" matches "en-US". Case does not
             matter.
         target: Language code of the translations.
         encoding: Name of the encoding; that of the XML declaration if `None`.
@@ -147,15 +147,18 @@ class _UnitHandler:
     def _side(self, language: str, other: str) -> str | None:
         """Return the text of the first variant in a language, or else in one of its regions.
 
-        A variant with exactly the code of the other side is never in a region of this side.
+        If the other side is a region of this one, as zh-Hant is of zh, its variants are not those
+        of this side.
         """
         language, other = _normalized(language), _normalized(other)
+        excluded = f"{other}-" if other.startswith(f"{language}-") else None
         in_region = None
         for code, text in self._variants:
             code = _normalized(code)
             if code == language:
                 return text
-            if in_region is None and code.startswith(f"{language}-") and code != other:
+            is_other = excluded is not None and f"{code}-".startswith(excluded)
+            if in_region is None and code.startswith(f"{language}-") and not is_other:
                 in_region = text
         return in_region
 
