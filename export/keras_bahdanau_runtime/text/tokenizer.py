@@ -29,6 +29,7 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
     MAX_VOCABULARY_SIZE,
     WORDS,
     InvalidTokenizer,
+    check_growth,
     check_tokenizer,
     open_tokenizer,
     parse_charsmap,
@@ -335,9 +336,16 @@ class Tokenizer:
         if target is not None:
             sides.append(_restore(path, "target", target))
         try:
-            return cls(sides[0], sides[1] if target is not None else None, *spellings)
+            tokenizer = cls(sides[0], sides[1] if target is not None else None, *spellings)
+            for document, replace in (
+                (source, tokenizer._replace_source),
+                (target, tokenizer._replace_target),
+            ):
+                if document is not None and replace is not None:
+                    check_growth(document, replace.growth)
         except InvalidTokenizer as error:
             raise path_error(path, "rules that SentencePiece writes", error) from error
+        return tokenizer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer to one JSON file, atomically.
