@@ -356,10 +356,19 @@ class Tokenizer:
 
         Args:
             path: The file to create or replace.
+
+        Raises:
+            ValueError: The file would be larger than those that `load` reads.
         """
         text = json.dumps(self._document(), ensure_ascii=False)
+        contents = f"{text}\n".encode()
+        if len(contents) > MAX_FILE_BYTES:
+            raise ValueError(
+                f"A file of a tokenizer must have at most {MAX_FILE_BYTES} bytes. Use fewer or "
+                f"shorter pieces. Received: {len(contents)} bytes for {str(path)!r}"
+            )
         with atomic_write(path) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.write_bytes(contents)
 
     def _document(self) -> dict[str, Any]:
         document = {
