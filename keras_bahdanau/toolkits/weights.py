@@ -100,7 +100,7 @@ class Weights:
     def check_used(self):
         """Raise a `ValueError` if there are weights that were not taken."""
         if self._unused:
-            names = sorted(map(str, self._unused))
+            names = sorted(ascii(str(name))[1:-1][:80] for name in self._unused)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise self.error(f"other weights: {', '.join(names[:20])}{more}")
 
