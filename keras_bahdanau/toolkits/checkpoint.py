@@ -320,8 +320,8 @@ def _rebuild_tensor(*arguments):
             tensor = StoredTensor(storage, offset, shape, strides)
         case _:
             raise UnpicklingError("a tensor without its storage")
-    # The flags are `requires_grad`, hooks and metadata, such as {"neg": True}: the numbers are stored
-    # with the other sign.
+    # The flags are `requires_grad`, hooks and metadata, such as {"neg": True}: the numbers are
+    # stored with the other sign.
     if any(flags[2:]):
         raise UnpicklingError("a tensor with metadata, such as a negative or conjugate view")
     sizes = (offset, *shape, *strides)
