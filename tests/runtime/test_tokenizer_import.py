@@ -283,6 +283,19 @@ def test_marks_of_a_space_at_the_end_of_a_text_are_removed(tmp_path):
     assert len(tokenizer.encode_source("\u2581" * 20_000 + "a")) == 20_003
 
 
+@pytest.mark.parametrize(
+    ("settings", "decoded"),
+    [(b"", "a"), (b"\x18\x00", "a"), (b"\x20\x00", "a"), (b"\x18\x00\x20\x00", " a")],
+)
+def test_a_space_at_the_start_is_removed_as_by_sentencepiece(tmp_path, settings, decoded):
+    """It remains with neither `add_dummy_prefix` (3) nor `remove_extra_whitespaces` (4)."""
+    fields = [(1, b"\x0a\x04\xe2\x96\x81a"), (3, settings)]
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model(*fields))
+    tokenizer = Tokenizer.load(tmp_path / "spm.model")
+    index = tokenizer.target.token_to_id("\u2581a")
+    assert tokenizer.decode([index]) == tokenizer.target.decode([index]) == decoded
+
+
 def test_byte_pairs_with_too_many_splits_are_refused(tmp_path, monkeypatch):
     fields = [(2, b"\x18\x02"), *((1, message_field(1, b"a" * n)) for n in range(2, 12))]
     (tmp_path / "spm.model").write_bytes(sentencepiece_model(*fields))

@@ -89,6 +89,9 @@ def sentencepiece_document(
     normalizer = model.normalizer
     # proto2 fields without a value have these defaults.
     adds_space = not normalizer.HasField("add_dummy_prefix") or normalizer.add_dummy_prefix
+    trims = not normalizer.HasField("remove_extra_whitespaces")
+    trims = trims or normalizer.remove_extra_whitespaces
+    strips_space = adds_space or trims
     is_unigram = (model.trainer.model_type or _UNIGRAM) == _UNIGRAM
     build = _unigram if is_unigram else _byte_pairs
     splits = []
@@ -98,7 +101,7 @@ def sentencepiece_document(
         # A unigram model of `tokenizers` would match the piece <0x41> in a text.
         splits.append(_split("<0x", "Isolated"))
     document = {
-        "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(normalizer, adds_space)]},
+        "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(adds_space, trims)]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits} if splits else None,
         "decoder": {
             "type": "Sequence",
@@ -106,7 +109,7 @@ def sentencepiece_document(
                 {"type": "Replace", "pattern": {"String": META_SPACE}, "content": " "},
                 {"type": "ByteFallback"},
                 {"type": "Fuse"},
-                *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * adds_space,
+                *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * strips_space,
             ],
         },
     }
@@ -115,7 +118,7 @@ def sentencepiece_document(
     except InvalidTokenizer as error:
         raise path_error(path, "a SentencePiece model of limited size", error) from error
     charsmap = base64.b64encode(normalizer.charsmap).decode() if normalizer.charsmap else None
-    spelling = Spelling("metaspace", strips_space=adds_space, charsmap=charsmap)
+    spelling = Spelling("metaspace", strips_space=strips_space, charsmap=charsmap)
     return _finished(document), spelling
 
 
@@ -174,10 +177,8 @@ def _check_settings(model: Any, path: Any) -> None:
         )
 
 
-def _normalizers(normalizer: Any, adds_space: bool) -> Iterator[dict[str, Any]]:
+def _normalizers(adds_space: bool, trims: bool) -> Iterator[dict[str, Any]]:
     """Yield the steps of SentencePiece's normalization that follow its charsmap, in its order."""
-    trims = not normalizer.HasField("remove_extra_whitespaces")
-    trims = trims or normalizer.remove_extra_whitespaces
     if trims:
         yield {"type": "Replace", "pattern": {"Regex": MANY_SPACES}, "content": " "}
         yield {"type": "Replace", "pattern": {"Regex": OUTER_SPACE}, "content": ""}
