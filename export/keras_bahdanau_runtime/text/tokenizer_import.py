@@ -290,7 +290,7 @@ def _current_form(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             raise InvalidTokenizer(f"the added token {reprlib.repr(token)}")
     added = [token["content"] for token in tokens if not token.get("special")]
     kind = model.get("type") or _inferred_type(model)
-    name = kind if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
+    name = kind[:40] if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
     problems = {
         f"a {name} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
         **{
@@ -331,7 +331,9 @@ def _special_tokens(document: dict[str, Any], added: list[str]) -> set[str]:
         learned = {piece for piece, score in model["vocab"] if score < 0}
         return (set(added) - learned) | unknown
     if model["type"] == "WordLevel":
-        tokenizer = open_tokenizer(document)
+        # With our piece of unknown text, because the model need not have its own.
+        renumbered = _renumber(model, {model["unk_token"]})
+        tokenizer = open_tokenizer({**document, "model": renumbered})
         words = {token for token in added if token in tokenizer.encode(token).tokens}
         return (set(added) - words) | {model["unk_token"]}
     special = {*added, model["unk_token"] or ""}
