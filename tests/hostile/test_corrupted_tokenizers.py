@@ -81,6 +81,7 @@ def replacements(count, content):
             "trie",
         ),
         ("source", "normalizer", replacements(10, "aa"), "2048 times longer"),
+        ("source", "normalizer", {"type": "Prepend", "prepend": ""}, "Prepend with 'prepend': ''"),
         ("source", "decoder", nested(490), "the decoder {'a'"),
         ("source", "extra", nested(490), "the field 'extra'"),
         ("model", "vocab", {"a": 2**32 - 1}, "the id 4294967295 of the piece 'a'"),

@@ -144,7 +144,8 @@ _NORMALIZERS: dict[str, dict[str, _Check]] = {
         "lowercase": _is_bool,
     },
     "Strip": {"strip_left": _is_bool, "strip_right": _is_bool},
-    "Prepend": {"prepend": _is_text},
+    # The library panics if there is nothing to prepend.
+    "Prepend": {"prepend": lambda value: _is_text(value) and value != ""},
     "Replace": {"pattern": _is_pattern, "content": _is_text},
     "Precompiled": {"precompiled_charsmap": lambda value: isinstance(value, str)},
 }
