@@ -316,10 +316,14 @@ def _unread(*_):
 def _rebuild_tensor(*arguments):
     """Return the `StoredTensor` of the arguments of `torch._utils._rebuild_tensor_v2`."""
     match arguments:
-        case (Storage() as storage, int(offset), tuple(shape), tuple(strides), *_):
+        case (Storage() as storage, int(offset), tuple(shape), tuple(strides), *flags):
             tensor = StoredTensor(storage, offset, shape, strides)
         case _:
             raise UnpicklingError("a tensor without its storage")
+    # The flags are `requires_grad`, hooks and metadata, such as {"neg": True}: the numbers are
+    # stored with the other sign.
+    if any(flags[2:]):
+        raise UnpicklingError("a tensor with metadata, such as a negative or conjugate view")
     sizes = (offset, *shape, *strides)
     if (
         len(shape) != len(strides)

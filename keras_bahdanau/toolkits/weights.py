@@ -16,7 +16,8 @@ class Weights:
 
     Args:
         checkpoint: The `Checkpoint`.
-        tensors: Dict of `StoredTensor`s by name. Other values in it are ignored.
+        tensors: Dict of `StoredTensor`s by name. Other values in it are ignored, unless they have
+            the name of a weight.
 
     Raises:
         ValueError: If the tensors declare more numbers than the file has.
@@ -24,6 +25,7 @@ class Weights:
 
     def __init__(self, checkpoint, tensors):
         self.path = checkpoint.path
+        self._names = tensors.keys()
         self._tensors = {
             name: tensor for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)
         }
@@ -33,7 +35,7 @@ class Weights:
         self._reasons = []
 
     def __contains__(self, name):
-        return name in self._tensors
+        return name in self._names
 
     @functools.cached_property
     def _contents(self):
@@ -47,12 +49,15 @@ class Weights:
             *shape: Its expected sizes, `None` for any size above 0.
 
         Raises:
-            ValueError: If the weight is missing, has another shape, is not of floats, or has a
-                value that is not finite in float32.
+            ValueError: If the weight is missing, is no dense tensor, has another shape, is not of
+                floats, or has a value that is not finite in float32.
         """
         tensor = self._tensors.get(name)
         if tensor is None:
-            raise self.error(f"no weight {name}")
+            is_other = name in self
+            raise self.error(
+                f"a weight {name} of another form" if is_other else f"no weight {name}"
+            )
         fits = len(tensor.shape) == len(shape) and all(
             size > 0 and expected in (None, size)
             for size, expected in zip(tensor.shape, shape, strict=True)
@@ -100,7 +105,7 @@ class Weights:
     def check_used(self):
         """Raise a `ValueError` if there are weights that were not taken."""
         if self._unused:
-            names = sorted(map(str, self._unused))
+            names = sorted(ascii(str(name))[1:-1][:80] for name in self._unused)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise self.error(f"other weights: {', '.join(names[:20])}{more}")
 

@@ -3,6 +3,7 @@
 `make test-soak` tries many more of them (variable MUTATIONS).
 """
 
+import base64
 import json
 import os
 import re
@@ -80,6 +81,7 @@ def replacements(count, content):
             "trie",
         ),
         ("source", "normalizer", replacements(10, "aa"), "2048 times longer"),
+        ("source", "normalizer", {"type": "Prepend", "prepend": ""}, "Prepend with 'prepend': ''"),
         ("source", "decoder", nested(490), "the decoder {'a'"),
         ("source", "extra", nested(490), "the field 'extra'"),
         ("model", "vocab", {"a": 2**32 - 1}, "the id 4294967295 of the piece 'a'"),
@@ -129,3 +131,18 @@ def test_a_charsmap_has_only_rules_within_its_bytes():
     ]:
         with pytest.raises(ValueError, match=message):
             CharacterMap(damaged)
+
+
+def test_rules_and_steps_together_have_a_limit_of_growth(folder, tmp_path):
+    """The steps of the file replace each space by three bytes."""
+    document = json.loads((folder / "converted-bpe.json").read_text("utf-8"))
+    for size, is_refused in ((2048 // 3, False), (2048 // 3 + 1, True)):
+        rules = charsmap({0: ROOT, 0x60: KEY, 0x62: VALUE}, b"b" * size + b"\0")
+        for spelling in document["spellings"]:
+            spelling["charsmap"] = base64.b64encode(rules).decode()
+        (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+        if is_refused:
+            with pytest.raises(ValueError, match="more than 2048 times longer"):
+                Tokenizer.load(tmp_path / "tokenizer.json")
+        else:
+            assert Tokenizer.load(tmp_path / "tokenizer.json").source_vocabulary_size > 300

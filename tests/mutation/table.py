@@ -78,6 +78,13 @@ MUTATIONS = (
         "hostile/test_corrupted_tokenizers.py",
     ),
     Mutation(
+        "charsmap-and-steps-grow-texts-together",
+        "export/keras_bahdanau_runtime/text/tokenizer.py",
+        "check_growth(document, replace.growth)",
+        "check_growth(document)",
+        "hostile/test_corrupted_tokenizers.py",
+    ),
+    Mutation(
         "converted-specials-match-text",
         "export/keras_bahdanau_runtime/text/tokenizer_import.py",
         'return f"{SPECIAL[index]} "',
@@ -1365,6 +1372,20 @@ MUTATIONS = (
         "keras_bahdanau/toolkits/checkpoint.py",
         " or stored > self._file_size:",
         ":",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "negative-views-lose-their-sign",
+        "keras_bahdanau/toolkits/checkpoint.py",
+        "if any(flags[2:]):",
+        "if any(flags[3:]):",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "biases-of-another-form-are-zero",
+        "keras_bahdanau/toolkits/weights.py",
+        "return name in self._names",
+        "return name in self._tensors",
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(

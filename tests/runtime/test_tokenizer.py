@@ -551,8 +551,23 @@ def test_pieces_of_other_tools_are_joined(pieces, text, ids, decoded, tokens, tm
         ([""], r"`sources\[0\]` must be a piece without spaces"),
         (["a", "b", "b"], "`sources` must contain each piece once. Received: 'b' 2 times"),
         ([3], r"`sources\[0\]` must be a str"),
+        (["a" * (2**16 + 1)], r"`sources\[0\]` must have at most 65536 char.* Received: 65537"),
+        # No file may have more than 2**20, of which 4 are special.
+        (["a"] * (2**20 - 3), "`sources` must have at most 1048572 pieces. Received: 1048573"),
     ],
 )
 def test_invalid_pieces_are_refused(pieces, message):
     with pytest.raises(ValueError, match=message):
         Tokenizer.from_pieces(pieces)
+
+
+def test_no_file_is_written_that_is_too_large_to_load(tmp_path, monkeypatch):
+    tokenizer = Tokenizer.from_pieces(["a"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    size = (tmp_path / "tokenizer.json").stat().st_size
+    monkeypatch.setattr("keras_bahdanau_runtime.text.tokenizer.MAX_FILE_BYTES", size)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    monkeypatch.setattr("keras_bahdanau_runtime.text.tokenizer.MAX_FILE_BYTES", size - 1)
+    with pytest.raises(ValueError, match=f"at most {size - 1} bytes.* Received: {size} bytes"):
+        tokenizer.save(tmp_path / "other.json")
+    assert not (tmp_path / "other.json").exists()

@@ -144,6 +144,7 @@ ADDED = {
     ("change", "message"),
     [
         ({"model": WORD_PIECE}, "one with a WordPiece model instead of BPE, Unigram, WordLevel"),
+        ({"model": {"type": "x" * 999}}, "one with a x{40} model instead of BPE"),
         ({"model": WORD_ENDS}, "one with the end_of_word_suffix '</w>'"),
         ({"added_tokens": [ADDED]}, "added tokens that are not special.*'New York'"),
         ({"decoder": None, "pre_tokenizer": None}, "pieces that are neither"),
@@ -211,6 +212,16 @@ def test_special_tokens_that_are_ordinary_pieces_remain(converted, tmp_path):
     assert loaded == before
     text = "a dog on a boat!"
     assert loaded.decode(loaded.encode_target(text)).replace(" !", "!") == text
+
+
+def test_words_without_a_piece_of_unknown_text_have_special_tokens(tmp_path):
+    """The library encodes no unknown word then, and this package encodes it as unknown."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["b", "<other>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.encode_source("b a <other>") == [5, 4, UNK, EOS]
 
 
 def test_artifacts_and_services_have_converted_tokenizers(tmp_path):
@@ -281,6 +292,19 @@ def test_marks_of_a_space_at_the_end_of_a_text_are_removed(tmp_path):
     assert len(expected) == 3
     assert tokenizer.encode_source(" a \u2581\u2581") == expected
     assert len(tokenizer.encode_source("\u2581" * 20_000 + "a")) == 20_003
+
+
+@pytest.mark.parametrize(
+    ("settings", "decoded"),
+    [(b"", "a"), (b"\x18\x00", "a"), (b"\x20\x00", "a"), (b"\x18\x00\x20\x00", " a")],
+)
+def test_a_space_at_the_start_is_removed_as_by_sentencepiece(tmp_path, settings, decoded):
+    """It remains with neither `add_dummy_prefix` (3) nor `remove_extra_whitespaces` (4)."""
+    fields = [(1, b"\x0a\x04\xe2\x96\x81a"), (3, settings)]
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model(*fields))
+    tokenizer = Tokenizer.load(tmp_path / "spm.model")
+    index = tokenizer.target.token_to_id("\u2581a")
+    assert tokenizer.decode([index]) == tokenizer.target.decode([index]) == decoded
 
 
 def test_byte_pairs_with_too_many_splits_are_refused(tmp_path, monkeypatch):

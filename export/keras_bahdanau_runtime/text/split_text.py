@@ -8,9 +8,11 @@ from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
 from keras_bahdanau_runtime.text.pieces import META_SPACE
+from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
 
 CONTINUES = "@@"  # end of a piece of subword-nmt that continues in the next one
 MARKS = (CONTINUES, META_SPACE, "")
+_MAX_PIECE = 2**16  # characters; the library takes 100 bytes for each to spell a piece
 
 
 class PieceJoiner:
@@ -52,10 +54,21 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
 
     Raises:
         ValueError: A piece is not a str, or occurs more than twice; or, if `strict`, is empty or
-            contains a space, or occurs twice.
+            contains a space, or occurs twice. Or pieces are longer, or there are more of them, than
+            a file may have.
     """
+    if len(pieces) > MAX_VOCABULARY_SIZE - len(SPECIAL):
+        raise ValueError(
+            f"Argument `{name}` must have at most {MAX_VOCABULARY_SIZE - len(SPECIAL)} pieces. "
+            f"Received: {len(pieces)}"
+        )
     for index, piece in enumerate(pieces):
         check_text(f"{name}[{index}]", piece)
+        if len(piece) > _MAX_PIECE:
+            raise ValueError(
+                f"Argument `{name}[{index}]` must have at most {_MAX_PIECE} characters. "
+                f"Received: {len(piece)}"
+            )
         if strict and (not piece or " " in piece):
             raise ValueError(
                 f"Argument `{name}[{index}]` must be a piece without spaces. Received: {piece!r}"

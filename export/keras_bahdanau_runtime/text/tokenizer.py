@@ -29,6 +29,7 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
     MAX_VOCABULARY_SIZE,
     WORDS,
     InvalidTokenizer,
+    check_growth,
     check_tokenizer,
     open_tokenizer,
     parse_charsmap,
@@ -335,9 +336,16 @@ class Tokenizer:
         if target is not None:
             sides.append(_restore(path, "target", target))
         try:
-            return cls(sides[0], sides[1] if target is not None else None, *spellings)
+            tokenizer = cls(sides[0], sides[1] if target is not None else None, *spellings)
+            for document, replace in (
+                (source, tokenizer._replace_source),
+                (target, tokenizer._replace_target),
+            ):
+                if document is not None and replace is not None:
+                    check_growth(document, replace.growth)
         except InvalidTokenizer as error:
             raise path_error(path, "rules that SentencePiece writes", error) from error
+        return tokenizer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer to one JSON file, atomically.
@@ -348,10 +356,19 @@ class Tokenizer:
 
         Args:
             path: The file to create or replace.
+
+        Raises:
+            ValueError: The file would be larger than those that `load` reads.
         """
         text = json.dumps(self._document(), ensure_ascii=False)
+        contents = f"{text}\n".encode()
+        if len(contents) > MAX_FILE_BYTES:
+            raise ValueError(
+                f"A file of a tokenizer must have at most {MAX_FILE_BYTES} bytes. Use fewer or "
+                f"shorter pieces. Received: {len(contents)} bytes for {str(path)!r}"
+            )
         with atomic_write(path) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.write_bytes(contents)
 
     def _document(self) -> dict[str, Any]:
         document = {

@@ -89,6 +89,9 @@ def sentencepiece_document(
     normalizer = model.normalizer
     # proto2 fields without a value have these defaults.
     adds_space = not normalizer.HasField("add_dummy_prefix") or normalizer.add_dummy_prefix
+    trims = not normalizer.HasField("remove_extra_whitespaces")
+    trims = trims or normalizer.remove_extra_whitespaces
+    strips_space = adds_space or trims
     is_unigram = (model.trainer.model_type or _UNIGRAM) == _UNIGRAM
     build = _unigram if is_unigram else _byte_pairs
     splits = []
@@ -98,7 +101,7 @@ def sentencepiece_document(
         # A unigram model of `tokenizers` would match the piece <0x41> in a text.
         splits.append(_split("<0x", "Isolated"))
     document = {
-        "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(normalizer, adds_space)]},
+        "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(adds_space, trims)]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits} if splits else None,
         "decoder": {
             "type": "Sequence",
@@ -106,7 +109,7 @@ def sentencepiece_document(
                 {"type": "Replace", "pattern": {"String": META_SPACE}, "content": " "},
                 {"type": "ByteFallback"},
                 {"type": "Fuse"},
-                *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * adds_space,
+                *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * strips_space,
             ],
         },
     }
@@ -115,7 +118,7 @@ def sentencepiece_document(
     except InvalidTokenizer as error:
         raise path_error(path, "a SentencePiece model of limited size", error) from error
     charsmap = base64.b64encode(normalizer.charsmap).decode() if normalizer.charsmap else None
-    spelling = Spelling("metaspace", strips_space=adds_space, charsmap=charsmap)
+    spelling = Spelling("metaspace", strips_space=strips_space, charsmap=charsmap)
     return _finished(document), spelling
 
 
@@ -174,10 +177,8 @@ def _check_settings(model: Any, path: Any) -> None:
         )
 
 
-def _normalizers(normalizer: Any, adds_space: bool) -> Iterator[dict[str, Any]]:
+def _normalizers(adds_space: bool, trims: bool) -> Iterator[dict[str, Any]]:
     """Yield the steps of SentencePiece's normalization that follow its charsmap, in its order."""
-    trims = not normalizer.HasField("remove_extra_whitespaces")
-    trims = trims or normalizer.remove_extra_whitespaces
     if trims:
         yield {"type": "Replace", "pattern": {"Regex": MANY_SPACES}, "content": " "}
         yield {"type": "Replace", "pattern": {"Regex": OUTER_SPACE}, "content": ""}
@@ -289,7 +290,7 @@ def _current_form(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             raise InvalidTokenizer(f"the added token {reprlib.repr(token)}")
     added = [token["content"] for token in tokens if not token.get("special")]
     kind = model.get("type") or _inferred_type(model)
-    name = kind if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
+    name = kind[:40] if isinstance(kind, str) and kind.isalnum() else reprlib.repr(kind)
     problems = {
         f"a {name} model instead of {', '.join(_MODELS)}": kind not in _MODELS,
         **{
@@ -330,7 +331,9 @@ def _special_tokens(document: dict[str, Any], added: list[str]) -> set[str]:
         learned = {piece for piece, score in model["vocab"] if score < 0}
         return (set(added) - learned) | unknown
     if model["type"] == "WordLevel":
-        tokenizer = open_tokenizer(document)
+        # With our piece of unknown text, because the model need not have its own.
+        renumbered = _renumber(model, {model["unk_token"]})
+        tokenizer = open_tokenizer({**document, "model": renumbered})
         words = {token for token in added if token in tokenizer.encode(token).tokens}
         return (set(added) - words) | {model["unk_token"]}
     special = {*added, model["unk_token"] or ""}

@@ -6,6 +6,7 @@ the steps and models that `Tokenizer.train` and the importers write, with limits
 
 import base64
 import binascii
+import itertools
 import json
 import os
 import reprlib
@@ -143,7 +144,8 @@ _NORMALIZERS: dict[str, dict[str, _Check]] = {
         "lowercase": _is_bool,
     },
     "Strip": {"strip_left": _is_bool, "strip_right": _is_bool},
-    "Prepend": {"prepend": _is_text},
+    # The library panics if there is nothing to prepend.
+    "Prepend": {"prepend": lambda value: _is_text(value) and value != ""},
     "Replace": {"pattern": _is_pattern, "content": _is_text},
     "Precompiled": {"precompiled_charsmap": lambda value: isinstance(value, str)},
 }
@@ -244,12 +246,10 @@ def check_steps_and_model(document: Any) -> None:
         raise InvalidTokenizer(reprlib.repr(document))
     if document.get("version") != "1.0":
         raise InvalidTokenizer(f"the version {reprlib.repr(document.get('version'))}")
-    steps = {}
     for name, (key, types) in _STEPS.items():
-        steps[name] = [*_flattened(name, key, document.get(name))]
-        for step in steps[name]:
+        for step in _flattened(name, key, document.get(name)):
             _check_fields(name, step, types)
-    _check_growth(steps["normalizer"] + steps["pre_tokenizer"])
+    check_growth(document)
     model: Any = document.get("model")
     _check_fields("model", model, _MODELS)
     vocabulary = model.get("vocab")
@@ -302,10 +302,19 @@ def _check_fields(name: str, step: Any, types: Mapping[str, Mapping[str, _Check]
         )
 
 
-def _check_growth(steps: list[Any]) -> None:
-    """Check that a text cannot become far longer, and that charsmaps are intact."""
-    growth = 1.0
-    for step in steps:
+def check_growth(document: dict[str, Any], growth: float = 1.0) -> None:
+    """Check that a text cannot become far longer, and that charsmaps are intact.
+
+    Args:
+        document: JSON of a tokenizer whose steps have the right fields.
+        growth: Growth of the text before these steps.
+
+    Raises:
+        InvalidTokenizer: A text can become too long, or a charsmap is damaged.
+    """
+    names = "normalizer", "pre_tokenizer"
+    parts = (_flattened(name, _STEPS[name][0], document.get(name)) for name in names)
+    for step in itertools.chain(*parts):
         if step["type"] == "Replace" and {"pattern", "content"} <= step.keys():
             [pattern] = step["pattern"].values()
             is_text = "String" in step["pattern"]
@@ -315,10 +324,8 @@ def _check_growth(steps: list[Any]) -> None:
             growth *= parse_charsmap(step.get("precompiled_charsmap")).growth
         else:
             growth *= _GROWTH.get(step["type"], 1)
-        if growth > _MAX_GROWTH:
-            raise InvalidTokenizer(
-                f"steps that can make a text more than {_MAX_GROWTH} times longer"
-            )
+    if growth > _MAX_GROWTH:
+        raise InvalidTokenizer(f"steps that can make a text more than {_MAX_GROWTH} times longer")
 
 
 def parse_charsmap(encoded: Any) -> CharacterMap:

@@ -364,6 +364,36 @@ def test_shapes_of_weights_are_checked_by_name(tmp_path, shape):
     refused(re.escape(message), import_opennmt, tmp_path / "model.pt")
 
 
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_a_negative_view_is_refused(tmp_path, is_legacy):
+    """Its storage has the numbers with the other sign."""
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    checkpoint["model"]["decoder.attn.linear_in.weight"] = torch._neg_view(torch.eye(6))
+    path = tmp_path / "model.pt"
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=not is_legacy)
+    refused("a tensor with metadata, such as a negative", import_opennmt, path)
+
+
+@pytest.mark.parametrize("value", [None, torch.zeros(24).to_sparse(), 1.5])
+def test_a_weight_that_may_be_missing_has_the_form_of_a_tensor(tmp_path, value):
+    model = Fairseq(bidirectional=True, layers=1, projected=False, shared=False)
+    checkpoint = model.checkpoint()
+    name = "decoder.encoder_hidden_proj.bias"
+    assert name in checkpoint["model"]
+    checkpoint["model"][name] = value
+    torch.save(checkpoint, tmp_path / "model.pt")
+    message = f"a weight {name} of another form"
+    refused(message, import_fairseq, tmp_path / "model.pt", write_dictionaries(tmp_path, model))
+
+
+def test_names_of_other_weights_are_short_and_on_one_line(tmp_path):
+    checkpoint = OpenNMT(onmt_options()).checkpoint()
+    checkpoint["model"] |= {"a\nb": torch.eye(6), "x" * 10_000: torch.eye(6)}
+    torch.save(checkpoint, tmp_path / "model.pt")
+    message = r"other weights: a\\nb, x{80}$"
+    refused(message, import_opennmt, tmp_path / "model.pt")
+
+
 def write_zip(path, pickled, storages=(), method=zipfile.ZIP_STORED):
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
