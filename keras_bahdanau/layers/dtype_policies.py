@@ -8,6 +8,15 @@ import keras
 MIXED_POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 
+def check_policy(argument, name):
+    """Raise a `ValueError` unless a policy is float32 or has float32 weights."""
+    if name not in ("float32", *MIXED_POLICIES):
+        raise ValueError(
+            f"Argument `{argument}` must be one of {('float32', *MIXED_POLICIES)}. "
+            f"Received: {name!r}"
+        )
+
+
 def replace_policies(layer, new, old=None):
     """Give layers another dtype policy. Their weights stay as they are.
 
