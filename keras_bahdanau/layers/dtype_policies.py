@@ -8,6 +8,15 @@ import keras
 MIXED_POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 
+def check_policy(argument, name):
+    """Raise a `ValueError` unless a policy is float32 or has float32 weights."""
+    if name not in ("float32", *MIXED_POLICIES):
+        raise ValueError(
+            f"Argument `{argument}` must be one of {('float32', *MIXED_POLICIES)}. "
+            f"Received: {name!r}"
+        )
+
+
 def replace_policies(layer, new, old=None):
     """Give layers another dtype policy. Their weights stay as they are.
 
@@ -29,10 +38,7 @@ def replace_policies(layer, new, old=None):
     (2, 'float32')
     """
     policy = keras.dtype_policies.get(new)
-    # A private method. The public `layers` of a model leaves out the layers inside of layers.
-    layers = [
-        inner for inner in layer._flatten_layers() if old is None or inner.dtype_policy.name in old
-    ]
+    layers = _layers_with(layer, old)
     for inner in layers:
         inner.dtype_policy = policy
     return layers
@@ -52,9 +58,21 @@ def computing_in(policy, model):
     if policy == "float32":
         yield
         return
-    changed = replace_policies(model, policy, old=("float32",))
+    changed = _layers_with(model, ("float32",))
     try:
+        for layer in changed:  # in the block, because a layer may refuse the policy
+            layer.dtype_policy = policy
         yield
     finally:
         for layer in changed:
             layer.dtype_policy = "float32"
+
+
+def _layers_with(layer, policies):
+    """Return the layers, this one and all inside of it, that have one of these policies."""
+    # A private method. The public `layers` of a model leaves out the layers inside of layers.
+    return [
+        inner
+        for inner in layer._flatten_layers()
+        if policies is None or inner.dtype_policy.name in policies
+    ]

@@ -15,7 +15,7 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, computing_in
+from keras_bahdanau.layers.dtype_policies import check_policy, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.layers.sequences import as_list, call_masked, check_dense
 from keras_bahdanau.layers.sublayers import (
@@ -270,11 +270,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
 
     @training_dtype_policy.setter
     def training_dtype_policy(self, name):
-        if name not in ("float32", *MIXED_POLICIES):
-            raise ValueError(
-                f"Argument `training_dtype_policy` must be one of {('float32', *MIXED_POLICIES)}. "
-                f"Received: {name!r}"
-            )
+        check_policy("training_dtype_policy", name)
         self._training_dtype_policy = name
         self.train_function = None  # a compiled step keeps its dtypes
 

@@ -37,7 +37,7 @@ from keras_bahdanau.distribution import (
     rank_and_world_size,
     single_process,
 )
-from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, replace_policies
+from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, check_policy, replace_policies
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
@@ -184,16 +184,17 @@ def load_best(*runs, dtype_policy="float32"):
 
     Args:
         *runs: Folders that `train` has written.
-        dtype_policy: Name of the dtype policy in which the model computes, such as
-            "mixed_bfloat16".
+        dtype_policy: Name of the dtype policy in which the model computes: "float32",
+            "mixed_bfloat16" or "mixed_float16".
 
     Returns:
         The model, or an `Ensemble` of the models of several runs.
 
     Raises:
         ValueError: If a folder contains no best model, a model has no tokenizer, or NaN or infinity
-            in a weight, or the models have different vocabularies.
+            in a weight, the models have different vocabularies, or `dtype_policy` is another one.
     """
+    check_policy("dtype_policy", dtype_policy)
     models = [_load(best_file(run), compile=False) for run in runs]
     for model in models:
         replace_policies(model, dtype_policy, old=("float32",))

@@ -919,6 +919,20 @@ MUTATIONS = (
         "service/test_http.py service/test_attacks.py",
     ),
     Mutation(
+        "json-values-are-not-limited",
+        "export/keras_bahdanau_runtime/service/protocol.py",
+        "    if values > _MAX_VALUES:",
+        "    if values > 2**30:",
+        "service/test_protocol.py",
+    ),
+    Mutation(
+        "rows-of-graph-inputs-may-differ",
+        "export/keras_bahdanau_runtime/service/models.py",
+        "if len(array) != rows:",
+        "if len(array) < 0:",
+        "service/test_http.py",
+    ),
+    Mutation(
         "disconnect-after-a-large-body-is-missed",
         "export/keras_bahdanau_runtime/service/connection.py",
         "self.flow.resume_reading()",

@@ -1,6 +1,7 @@
 """Texts for a student, translated by a teacher that copies its source."""
 
 import functools
+import json
 import logging
 
 import pytest
@@ -9,13 +10,13 @@ from copy_artifact import copy_graph, make
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk.distillation import distill_texts
 from keras_bahdanau_runtime.text.parallel import TextFormat
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 LONG = "a dog on a boat " * 30  # more than the 40 tokens of the artifact
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    """A translator whose best hypothesis is the source, and the second lacks its last token."""
+def make_teacher(path, **options):
+    """Return a translator whose best hypothesis is the source; the second lacks its last token."""
     graph = copy_graph(second_score="Add (score, score)")
     for old, new in (
         ("int32 cut", "int32 last = {2}, int32 cut"),
@@ -25,8 +26,12 @@ def teacher(tmp_path_factory):
         assert graph.count(old) == 1, old
         graph = graph.replace(old, new)
     search = {"class": "BeamSearch", "size": 2, "max_length": 40}
-    artifact = make(tmp_path_factory.mktemp("teacher") / "artifact", graph, search=search)
-    return Translator(artifact, threads=1)
+    return Translator(make(path, graph, search=search, **options), threads=1)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return make_teacher(tmp_path_factory.mktemp("teacher") / "artifact")
 
 
 def write(path, *lines):
@@ -64,6 +69,17 @@ def test_target_is_the_hypothesis_closest_to_the_reference(teacher, tmp_path):
     assert target.read_text().splitlines() == [cut, best, best]
     _, target = choose(folder=tmp_path / "one", n_best=1)
     assert target.read_text().splitlines() == [best, best, best]
+
+
+def test_references_of_a_teacher_of_split_text_may_be_split(tmp_path):
+    pieces = ["a@@", "b@@", "c@@", "d", "e", "f", "x"]
+    Tokenizer.from_pieces(pieces).save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    teacher = make_teacher(tmp_path / "artifact", document=document)
+    source = write(tmp_path / "a", "a@@ d b@@ e c@@ f x")
+    reference = write(tmp_path / "r", "a@@ d b@@ e c@@ f")
+    _, target = distill_texts(teacher, [source], tmp_path / "texts", [reference])
+    assert target.read_text() == "ad be cf\n"
 
 
 @pytest.mark.parametrize(("n_best", "first"), [(2, "a café on a"), (None, "a café on a boat")])

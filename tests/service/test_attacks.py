@@ -267,6 +267,29 @@ def in_pieces(running, pieces):
     return running.call(receive())
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x00\xa6\x01\x00\x00\xa2\x03\x03" + b"\x01" * 160,  # TLS
+        b"GET /v2 HTTP/1.1\nHost: localhost\n\n",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\n\r",
+    ],
+)
+def test_bytes_that_are_no_head_are_refused_before_it_times_out(running, sent):
+    assert in_pieces(running, [sent]).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_pipelined_request_for_an_upgrade_is_refused(running):
+    first = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    body = b'{"text": "a man"}'
+    second = POST + upgrade + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    received = in_pieces(running, [first + b"\r\n" + second])
+    assert received.startswith(b"HTTP/1.1 400 ") and b'"argument": "Upgrade"' in received
+    alone = first + b"Upgrade: h2c\r\nConnection: close\r\n\r\n"
+    assert in_pieces(running, [alone]).startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_body_that_looks_like_a_head_is_not_parsed_as_one(running):
     text = b"x\r\nupgrade: 1\r\n\r\nGET / HTTP/1.1"
     size = {"binary_data_size": len(text) + 4}

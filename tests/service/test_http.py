@@ -12,6 +12,8 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx.parser
+import onnxruntime
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_SCORE, COPY_STEPS, copy_graph, make
@@ -300,6 +302,36 @@ def test_one_text_or_several_are_translated(web):
     texts = ["a man", "", "नमस्ते 🙂", "a dog"]
     translations = translate(web, texts).json()["translations"]
     assert [translation["text"] for translation in translations] == texts
+
+
+@pytest.mark.parametrize("rows", [1, 60, 200])
+def test_all_inputs_of_a_search_have_as_many_rows_as_the_source(rows):
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        sum (int32[batch, length] source, float[batch, beam] noise) => (float[batch, beam] tokens)
+        <int64[1] last = {1}> {
+            total = ReduceSum (source, last)
+            shift = Cast <to = 1> (total)
+            tokens = Add (shift, noise)
+        }
+    """)
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    search = {"size": 5, "max_length": 100}
+    model = models.GraphModel("sum-graph", "1", engine.Engine(), session, search)
+
+    def infer(noise):
+        inputs = {"source": np.full((100, 40), 2, np.int32), "noise": noise}
+        tensors = [
+            protocol.Tensor(name, {"source": "INT32"}.get(name, "FP32"), array)
+            for name, array in inputs.items()
+        ]
+        return asyncio.run(model.infer(protocol.InferRequest(tensors, [])))
+
+    noise = np.arange(500, dtype=np.float32).reshape(100, 5)
+    assert (infer(noise).outputs[0].data == noise + 80).all()  # of several batches
+    with pytest.raises(ServiceError, match="`noise` must have as many rows") as caught:
+        infer(np.zeros((rows, 5), np.float32))
+    assert caught.value.kind == "invalid"
 
 
 def test_alternatives_and_alignments_are_returned(web):

@@ -21,6 +21,7 @@ from keras_bahdanau_runtime.service.protocol import (
     TensorSpec,
     as_json,
     json_array,
+    parse_json,
     parse_raw,
     parse_rest,
     render_rest,
@@ -185,6 +186,19 @@ def test_data_may_be_flat_or_nested():
         assert array.tolist() == [[1, 2, 3], [4, 5, 6]]
     for shape, data in (([], [7]), ([0], []), ([2, 0], [[], []]), ([2, 0], []), ([0, 3], [])):
         assert parse_input(body_of(tensor(shape=shape, data=data))).shape == tuple(shape)
+
+
+@pytest.mark.parametrize("item", ["[]", "[[[]]]", "1", '""', "{}"])
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(item):
+    body = f'{{"x": [{",".join([item] * (2**20 + 2))}]}}'
+    with pytest.raises(ServiceError, match="at most 1048576 commas") as caught:
+        parse_json(body[:-4].encode())  # the parser would refuse it, too
+    assert caught.value.kind == "too_large"
+
+
+def test_half_a_million_numbers_in_arrays_are_few_enough():
+    data = [[1]] * 500_000
+    assert parse_json(json.dumps({"x": data}).encode())["x"] == data
 
 
 def test_optional_entries_may_be_null_and_unknown_ones_are_ignored():

@@ -122,7 +122,6 @@ def evaluate(
     for run in () if is_artifact else (folder, *(others or ())):
         best_file(run)  # checks that it is a run
     texts, constraints = _read_texts(source, references or [], text_format, search.constraints())
-    sources, reference, *more_references = texts
     options |= constraints
     if is_artifact:
         engine = Translator(artifact_folder(path), parallel_batches=available_cores())
@@ -132,6 +131,10 @@ def evaluate(
         from keras_bahdanau.training.run import load_best
 
         engine = load_best(folder, *(others or ()))
+    sources, *targets = texts
+    # Split references are joined like the translations.
+    join = engine.tokenizer.join_target
+    reference, *more_references = [[join(text) for text in side] for side in targets]
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )

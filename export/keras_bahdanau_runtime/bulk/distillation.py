@@ -184,7 +184,8 @@ def distill_texts(
                     progress=_shifted(progress, finished, sum(counts)),
                 )
             finished += count
-        rows = _pairs(texts, outputs, references, bleu)
+        join = translator.require_tokenizer().join_target
+        rows = _pairs(texts, outputs, references, bleu, join)
         written = _write_pairs(rows, source_path, target_path)
     for output in outputs:
         output.unlink()
@@ -268,9 +269,16 @@ def _shifted(progress: Progress | None, finished: int, total: int) -> Progress |
 
 
 def _pairs(
-    sources: Sequence[Path], outputs: Sequence[Path], references: Sequence[Path], bleu: Any
+    sources: Sequence[Path],
+    outputs: Sequence[Path],
+    references: Sequence[Path],
+    bleu: Any,
+    join: Callable[[str], str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield each source with its translation, which is blank if there is none."""
+    """Yield each source with its translation, which is blank if there is none.
+
+    References that are split into pieces are joined like the translations.
+    """
     for number, (source, output) in enumerate(zip(sources, outputs, strict=True)):
         rows, lines = Lines(source).rows(), iterate_lines(output)
         if not references:
@@ -281,7 +289,8 @@ def _pairs(
             rows, lines, iterate_lines(references[number]), strict=True
         ):
             texts = [translation["text"] for translation in json.loads(line)["translations"]]
-            scores = [bleu.sentence_score(text, [reference]).score for text in texts]
+            joined = [join(reference)]
+            scores = [bleu.sentence_score(text, joined).score for text in texts]
             # The first of equal ones has the best score of the teacher.
             yield row.text, texts[scores.index(max(scores))] if texts else ""
 

@@ -169,7 +169,10 @@ class Connection(HttpToolsProtocol):
         if len(head) > HEAD_BYTES:
             self._refuse(_head_too_large())
             return b""
-        if not end:
+        # Other bytes are malformed, such as a TLS handshake or lines that end without CR: the
+        # parser refuses them now, and the client need not wait for the timeout.
+        may_be_head = head[:1].isalpha() and head.count(b"\n") == head.count(b"\r\n")
+        if not end and (may_be_head or not head):
             self._head_buffer = data
             return b""
         return _UPGRADE.sub(rb"\1x-upgrade", head) + end + body
@@ -189,6 +192,13 @@ class Connection(HttpToolsProtocol):
                 "Header `Transfer-Encoding` must be chunked, in HTTP/1.1. Send `Content-Length`. "
                 f"Received: {b', '.join(codings)!r:.80}",
                 "Transfer-Encoding",
+            )
+        if self.parser.should_upgrade():  # of a pipelined request, which is not buffered
+            return ServiceError(
+                "invalid",
+                "Header `Upgrade` must not be in a request that is sent before the response to the "
+                "one before it. Send it later, or leave the header out.",
+                "Upgrade",
             )
         return None
 

@@ -859,9 +859,18 @@ class GraphModel(Model):
         """Return payloads of few rows and their costs, so that others need not wait for long.
 
         Raises:
-            ServiceError: "too_large" if the attention weights would be too many.
+            ServiceError: "invalid" if the inputs differ in rows, "too_large" if the attention
+                weights would be too many.
         """
         rows, width = feeds[TRANSLATE.inputs[0].name].shape
+        for name, array in feeds.items():
+            if len(array) != rows:
+                raise ServiceError(
+                    "invalid",
+                    f"Argument `{name}` must have as many rows as the source, {rows}. "
+                    f"Received: {len(array)}",
+                    name,
+                )
         steps = max_output_length({**search, "max_length_ratio": None}, width)
         weights = rows * num_returned(search) * steps * width
         if "alignments" in outputs and weights > MAX_NUMBERS:

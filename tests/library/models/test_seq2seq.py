@@ -14,7 +14,8 @@ from copy_task import compile_to_copy, copy_task
 from keras import ops
 from models import MODELS, SOURCE_VOCABULARY, TARGET_VOCABULARY
 
-from keras_bahdanau import BeamSearch
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BeamSearch, Seq2Seq
+from keras_bahdanau.losses import TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 LENGTH = 7  # longer than any sentence of the task
@@ -87,6 +88,32 @@ def test_a_model_may_have_its_own_dtype_policy():
     for layer in (*model.layers, decoder.cell, decoder.attention, decoder.readout):
         assert layer.dtype_policy.name == "mixed_float16", layer.path
     assert np.isfinite(float(model.train_on_batch(INPUTS, LABELS)))
+
+
+class OnlyFloat32(keras.layers.GRUCell):
+    @property
+    def dtype_policy(self):
+        return super().dtype_policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value):
+        policy = keras.dtype_policies.get(value)
+        if policy.compute_dtype != "float32":
+            raise NotImplementedError(policy.name)
+        keras.layers.GRUCell.dtype_policy.fset(self, policy)
+
+
+def test_a_layer_that_refuses_the_policy_of_training_steps_leaves_no_other_layer_in_it():
+    attention = BahdanauAttention(3)
+    decoder = AttentiveDecoder(OnlyFloat32(4), attention)
+    encoder = keras.layers.GRU(4, return_sequences=True)
+    model = Seq2Seq(9, 9, embedding_dim=4, encoder=encoder, decoder=decoder, bridge="last")
+    model.training_dtype_policy = "mixed_bfloat16"
+    model.compile("sgd", TokenCrossentropy())
+    ids = np.array([[5, 6, 3]])
+    with pytest.raises(NotImplementedError, match="mixed_bfloat16"):
+        model.train_on_batch({"source": ids, "target": ids}, ids)
+    assert {layer.dtype_policy.name for layer in model._flatten_layers()} == {"float32"}
 
 
 def test_an_unknown_policy_of_training_steps_is_refused():

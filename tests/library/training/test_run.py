@@ -215,6 +215,9 @@ def test_a_run_that_was_saved_in_bfloat16_answers_in_float32(copied):
     logits = [keras.ops.convert_to_numpy(model(batch)) for model in (plain, loaded)]
     np.testing.assert_array_equal(*logits)
     assert load_best(folder, dtype_policy="mixed_bfloat16").decoder.cell.compute_dtype == "bfloat16"
+    for name in ("auto", "int8", None):
+        with pytest.raises(ValueError, match="Argument `dtype_policy` must be one of"):
+            load_best(folder, dtype_policy=name)
 
 
 def test_a_run_that_was_saved_in_bfloat16_is_resumed_in_bfloat16_and_saved_in_float32(
