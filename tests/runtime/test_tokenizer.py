@@ -545,6 +545,17 @@ def test_pieces_of_other_tools_are_joined(pieces, text, ids, decoded, tokens, tm
 
 
 @pytest.mark.parametrize(
+    ("pieces", "split"),
+    [(["Fuß@@", "ball"], "ein Fuß@@ ball"), (["▁Fuß", "ball"], "▁ein ▁Fuß ball")],
+)
+def test_split_targets_are_joined_and_other_targets_are_kept(pieces, split):
+    tokenizer = Tokenizer.from_pieces(pieces)
+    assert [tokenizer.join_target(text) for text in (split, "ein  Fußball")] == [
+        "ein Fußball", "ein  Fußball",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("pieces", "message"),
     [
         (["a", "b c"], r"`sources\[1\]` must be a piece without spaces. Received: 'b c'"),

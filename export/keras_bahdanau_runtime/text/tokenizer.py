@@ -477,13 +477,15 @@ class Tokenizer:
     def join_target(self, text: str) -> str:
         """Return a target text without the marks of its pieces, as `decode` returns it.
 
+        A text without a mark is not split, and is returned as it is.
+
         Example:
 
         >>> Tokenizer.from_pieces(["Fuß@@", "ball"]).join_target("Fuß@@ ball ist toll")
         'Fußball ist toll'
         """
         mark = self.target_mark
-        if not mark:
+        if not mark or mark not in text:
             return text
         joiner = PieceJoiner(mark)
         return "".join(joiner(f" {piece}") for piece in text.split()).removeprefix(" ")
