@@ -241,6 +241,13 @@ def test_calls_whose_message_does_not_arrive_are_refused(server, monkeypatch, wa
     paths = [f"/{messages.SERVICE}/ModelInfer", "/grpc.health.v1.Health/Check"]
     paths.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 
+    async def read_refusal(reader):
+        received = b""
+        while b"arrives too slowly" not in received:
+            part = await reader.read(65536)
+            assert part
+            received += part
+
     async def stall_and_call():
         bodies = BodyMemory(server.metrics.bodies, len(paths) * MESSAGE_BYTES)
         options = {"max_message_bytes": MESSAGE_BYTES, "bodies": bodies}
@@ -249,16 +256,15 @@ def test_calls_whose_message_does_not_arrive_are_refused(server, monkeypatch, wa
             stalled = [await asyncio.open_connection(host, port) for _ in paths]
             for (_, writer), path in zip(stalled, paths, strict=True):
                 writer.write(unfinished_call(path))
+            refusals = [asyncio.ensure_future(read_refusal(reader)) for reader, _ in stalled]
             async with connect(address) as (stub, _):
-                if wait == "_PATIENCE":
-                    for _ in paths:
+                if wait == "_PATIENCE":  # one refusal makes room for other calls
+                    while not any(refusal.done() for refusal in refusals):
                         await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=30)
-                for reader, _ in stalled[: 1 if wait == "_PATIENCE" else 3]:
-                    received = b""
-                    while b"arrives too slowly" not in received:
-                        part = await reader.read(65536)
-                        assert part
-                        received += part
+                else:
+                    await asyncio.gather(*refusals)
+                for refusal in refusals:
+                    refusal.cancel()
                 for _, writer in stalled:
                     writer.close()
                 return await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=30)
