@@ -237,7 +237,8 @@ def unfinished_call(path):
 @pytest.mark.parametrize("wait", ["_PATIENCE", "BODY_SECONDS"])
 def test_calls_whose_message_does_not_arrive_are_refused(server, monkeypatch, wait):
     """`_PATIENCE` while other calls wait, `BODY_SECONDS` otherwise."""
-    monkeypatch.setattr(rpc, wait, 0.05)
+    for name in ("_PATIENCE", "BODY_SECONDS"):
+        monkeypatch.setattr(rpc, name, 0.05 if name == wait else 600)
     paths = [f"/{messages.SERVICE}/ModelInfer", "/grpc.health.v1.Health/Check"]
     paths.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 
@@ -257,7 +258,8 @@ def test_calls_whose_message_does_not_arrive_are_refused(server, monkeypatch, wa
             for (_, writer), path in zip(stalled, paths, strict=True):
                 writer.write(unfinished_call(path))
             refusals = [asyncio.ensure_future(read_refusal(reader)) for reader, _ in stalled]
-            async with connect(address) as (stub, _):
+            # The timeout is that of a failure.
+            async with asyncio.timeout(60), connect(address) as (stub, _):
                 if wait == "_PATIENCE":  # one refusal makes room for other calls
                     while not any(refusal.done() for refusal in refusals):
                         await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=30)
