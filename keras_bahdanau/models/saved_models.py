@@ -1,9 +1,12 @@
 """Models in `.keras` files, whose weights must be finite."""
 
+import tempfile
 import zipfile
 
 import keras
 import numpy as np
+
+from keras_bahdanau_runtime.files import add_path_to_errors
 
 # Errors of Keras, h5py and constructors for a damaged file, or one with unknown classes.
 _LOADING_ERRORS = (
@@ -27,9 +30,12 @@ def load_saved_model(path, argument, compile=False):
 
     Raises:
         ValueError: If Keras cannot load the file, or a weight has NaN or infinity.
+        OSError: If the file cannot be read, or the folder of temporary files, into which Keras
+            unpacks the file, is full.
     """
     try:
-        model = keras.saving.load_model(path, compile=compile)
+        with add_path_to_errors(tempfile.gettempdir()):
+            model = keras.saving.load_model(path, compile=compile)
     except _LOADING_ERRORS as error:
         raise ValueError(
             f"Argument `{argument}` must be a model that Keras can load. Received: {str(path)!r}: "

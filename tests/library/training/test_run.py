@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import os
+import re
+import resource
 import shutil
 import sys
 import types
@@ -241,6 +243,17 @@ def test_a_run_that_was_saved_in_bfloat16_is_resumed_in_bfloat16_and_saved_in_fl
     model = keras.saving.load_model(tmp_path / "run" / "last.keras")
     assert (model.compute_dtype, model.training_dtype_policy) == ("float32", "mixed_bfloat16")
     assert int(model.optimizer.iterations) == 6
+
+
+def test_a_full_folder_of_temporary_files_is_named(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # a real write error of the system
+    try:
+        with pytest.raises(OSError, match=re.escape(str(tmp_path))):
+            load_best(finished[1].parent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
