@@ -1,7 +1,7 @@
 """Pickles as plain values, in bounded time and memory.
 
-Nothing that a pickle names is imported or called: the reader of a file decides what each name
-stands for. Sizes that a file only declares allocate nothing, so a small pickle stays small.
+Nothing that a pickle names is imported or called: the reader of a file chooses a value for each
+name. Sizes that a file only declares allocate nothing, so a small pickle needs little memory.
 """
 
 import pickletools

@@ -1023,11 +1023,13 @@ def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
 def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield the texts in lists of at most `_TEXTS_AT_ONCE` characters, or of one text."""
     part: list[str] = []
+    size = 0
     for text in texts:
-        if part and sum(map(len, part)) + len(text) > _TEXTS_AT_ONCE:
+        if part and size + len(text) > _TEXTS_AT_ONCE:
             yield part
-            part = []
+            part, size = [], 0
         part.append(text)
+        size += len(text)
     if part:
         yield part
 

@@ -31,7 +31,7 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 }
 MAX_NUMBERS = 2**22  # of one response in JSON, about 80 MB
 _MAX_RAW_BYTES = 2**26  # of one response
-_MAX_VALUES = 2**20  # of a JSON body; enough for 500,000 numbers, each in an array of its own
+_MAX_VALUES = 2**20  # of a JSON body; 500,000 arrays of one number have fewer
 _NUMBERS_AT_ONCE = 2**14  # that are written without letting other threads run, about 1 ms
 _MAX_AXES = 16  # numpy supports 64
 _MAX_ITEMS = 2**40  # product of a shape without its axes of length 0
