@@ -2,7 +2,6 @@
 
 import json
 import math
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import PAD
 
 
@@ -24,9 +24,7 @@ def check_positive(**numbers: Any) -> None:
     """
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(
-                f"Argument `{name}` must be a positive integer. Received: {value!r:.80}"
-            )
+            raise ArgumentError(name, "be a positive integer", value)
 
 
 def check_range(
@@ -65,7 +63,7 @@ def check_range(
     limits = f"{'above' if open_low else 'of at least'} {low}"
     if high is not None:
         limits += f" and {'below' if open_high else 'at most'} {high}"
-    raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r:.80}")
+    raise ArgumentError(name, f"be {noun} {limits}", value)
 
 
 def check_limits(threads: int | None, timeout: float | None, megabytes: float | None) -> None:
@@ -88,11 +86,9 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
         ValueError: `texts` is a single `str`, or an item is not Unicode text.
     """
     if isinstance(texts, str):
-        raise ValueError(
-            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
-        )
+        raise ArgumentError(name, "be a list of str", received=f"one str, {texts!r:.80}")
     if not isinstance(texts, Iterable):
-        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
+        raise ArgumentError(name, "be a list of str", texts)
     texts = list(texts)
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)
@@ -136,23 +132,6 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("JSON with too many levels") from error
 
 
-_quotes = reprlib.Repr()
-_quotes.maxstring = _quotes.maxother = _quotes.maxlong = 80
-_quotes.maxlist = _quotes.maxtuple = _quotes.maxdict = _quotes.maxset = 8
-_quotes.maxlevel = 3
-
-
-def quote(value: Any) -> str:
-    """Return the `repr` of data for a message: bounded in length, on one line, for any value.
-
-    Example:
-
-    >>> quote(list(range(1000)))
-    '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
-    """
-    return f"{_quotes.repr(value):.300}"
-
-
 def check_text(name: str, text: Any) -> None:
     """Raise a `ValueError` unless `text` is a `str` without lone surrogates.
 
@@ -163,13 +142,11 @@ def check_text(name: str, text: Any) -> None:
     ValueError: Argument `texts[1]` must be a str. Received: b'a man'
     """
     if not isinstance(text, str):
-        raise ValueError(f"Argument `{name}` must be a str. Received: {text!r:.80}")
+        raise ArgumentError(name, "be a str", text)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"Argument `{name}` must be a str without lone surrogates. Received: {text!r:.80}"
-        ) from error
+        raise ArgumentError(name, "be a str without lone surrogates", text) from error
 
 
 def checked_stream(
@@ -202,8 +179,8 @@ def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ValueError(
-            f"Argument `{name}` must be an array with rows of one length. Received: {error}"
+        raise ArgumentError(
+            name, "be an array with rows of one length", received=str(error)
         ) from error
 
 
@@ -223,9 +200,10 @@ def checked_ids(
     """
     array = checked_array(name, value)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"Argument `{name}` must be a non-empty integer array of shape (batch, "
-            f"{name}_length). Received: dtype {array.dtype}, shape {array.shape}"
+        raise ArgumentError(
+            name,
+            f"be a non-empty integer array of shape (batch, {name}_length)",
+            received=f"dtype {array.dtype}, shape {array.shape}",
         )
     limit = max_length or array.shape[1]
     for is_invalid, expected in (
@@ -236,7 +214,5 @@ def checked_ids(
     ):
         if is_invalid.any():
             row = int(np.argwhere(is_invalid)[0, 0])
-            raise ValueError(
-                f"Argument `{name}` must hold {expected}. Received: row {row}, {array[row]}"
-            )
+            raise ArgumentError(name, f"hold {expected}", received=f"row {row}, {array[row]}")
     return array.astype(np.int32)

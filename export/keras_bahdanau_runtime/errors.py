@@ -1,8 +1,9 @@
 """Exceptions of the runtime and of the export, and imports of optional packages.
 
-A wrong argument raises a `ValueError`. These classes are for problems that the caller cannot see
-from the arguments alone.
+A wrong argument raises an `ArgumentError`, which is a `ValueError`. The other classes are for
+problems that the caller cannot see from the arguments alone.
 
+    ArgumentError                  (a ValueError) has the name of the argument
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
     ├── UnsupportedArtifactError   intact, but not for this version or this use
@@ -16,7 +17,61 @@ from the arguments alone.
 
 import importlib
 import os
+import reprlib
 from typing import Any
+
+_quotes = reprlib.Repr()
+_quotes.maxstring = _quotes.maxother = _quotes.maxlong = 80
+_quotes.maxlist = _quotes.maxtuple = _quotes.maxdict = _quotes.maxset = 8
+_quotes.maxlevel = 3
+
+
+def quote(value: Any) -> str:
+    """Return the `repr` of data for a message: bounded in length, on one line, for any value.
+
+    Example:
+
+    >>> quote(list(range(1000)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
+    """
+    return f"{_quotes.repr(value):.300}"
+
+
+class ArgumentError(ValueError):
+    """An argument has a value that it must not have.
+
+    Args:
+        name: str. Name of the argument; it is also an attribute.
+        expectation: str. What the argument must do, as the text after "must": "be positive".
+        value: The value of the argument, which the message quotes.
+        received: str. What the message says instead of `value`; empty for nothing.
+
+    Example:
+
+    >>> ArgumentError("units", "be a positive integer", 0)
+    ArgumentError('Argument `units` must be a positive integer. Received: 0')
+    """
+
+    def __init__(
+        self, name: str, expectation: str, value: Any = None, *, received: str | None = None
+    ) -> None:
+        received = quote(value) if received is None else received
+        message = f"Argument `{name}` must {expectation}"
+        message += "" if message.endswith((".", "?", "!")) else "."
+        super().__init__(f"{message} Received: {received}" if received else message)
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[ArgumentError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> ArgumentError:
+    """Return an error that another process has sent."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ArtifactError(Exception):

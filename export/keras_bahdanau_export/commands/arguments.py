@@ -14,8 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from keras_bahdanau_runtime.checks import quote
-from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.errors import MissingDependencyError, quote
 from keras_bahdanau_runtime.runs.options import FORMER_NAMES, read_options
 from keras_bahdanau_runtime.search_limits import check_setting
 

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from keras_bahdanau_runtime.checks import check_text, parse_json, quote
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.checks import check_text, parse_json
+from keras_bahdanau_runtime.errors import quote, require
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.corpus import (
     MAX_LINE,

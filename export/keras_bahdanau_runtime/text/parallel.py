@@ -25,7 +25,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_bahdanau_runtime.checks import check_text, parse_json, quote
+from keras_bahdanau_runtime.checks import check_text, parse_json
+from keras_bahdanau_runtime.errors import quote
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
