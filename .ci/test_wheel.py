@@ -17,8 +17,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PRINT_PLACES = """
-import keras_bahdanau, keras_bahdanau_export, keras_bahdanau_runtime
-for package in keras_bahdanau, keras_bahdanau_export, keras_bahdanau_runtime:
+import keras_bahdanau, keras_bahdanau_cli, keras_bahdanau_export, keras_bahdanau_runtime
+for package in (
+    keras_bahdanau, keras_bahdanau_cli, keras_bahdanau_export, keras_bahdanau_runtime
+):
     print(package.__file__)
 """
 

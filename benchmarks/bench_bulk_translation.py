@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
-COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
+COMMAND = [sys.executable, "-m", "keras_bahdanau_cli", "translate"]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT / "export"), str(ROOT)]),

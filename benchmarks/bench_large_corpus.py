@@ -100,7 +100,7 @@ def prepare(source, target, output):
     """Run `keras-bahdanau prepare`; return its processor seconds and peak memory in MB."""
     shutil.rmtree(output, ignore_errors=True)
     code = (
-        "import resource, json, sys; from keras_bahdanau_export.commands.app import app; "
+        "import resource, json, sys; from keras_bahdanau_cli.app import app; "
         "app(standalone_mode=False); "
         "usages = [resource.getrusage(who) for who in "
         "(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]; "

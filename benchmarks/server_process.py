@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def serve_command(artifact, port):
     """Return the command that serves an artifact as "model", with gRPC on the next port."""
-    command = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve", f"model={artifact}"]
+    command = [sys.executable, "-m", "keras_bahdanau_cli", "serve", f"model={artifact}"]
     return [*command, "--port", str(port), "--grpc-port", str(port + 1)]
 
 

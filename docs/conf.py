@@ -47,7 +47,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:class", r"(collections|keras|numpy|os|pathlib)\..+")]
 nitpick_ignore = [
     ("py:class", "keras_bahdanau_runtime.manifest.Manifest"),
-    ("py:class", "keras_bahdanau_runtime.prepared.corpus.Shard"),
+    ("py:class", "keras_bahdanau.data.corpus.Shard"),
     ("py:class", "keras_bahdanau_runtime.text.tokenizer.TextDecoder"),
 ]
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau_runtime.runs.start import launched_rank
+from keras_bahdanau.launcher import launched_rank
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 

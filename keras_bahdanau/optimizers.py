@@ -6,8 +6,8 @@ import math
 import keras
 from keras import ops
 
+from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.runs.options import SCHEDULES
 
 __all__ = ["Adam", "WarmupSchedule", "ema_weights"]
 
@@ -179,3 +179,6 @@ def ema_weights(model):
     finally:
         for weight, value in zip(weights, saved, strict=True):
             weight.assign(value)
+
+
+import keras_bahdanau.registered  # noqa: E402, F401 - last; see there

@@ -78,7 +78,7 @@ def test_docstrings_have_more_than_ten_examples():
 def test_every_public_name_is_in_one_namespace():
     names = [name for space in NAMESPACES for name in getattr(keras_bahdanau, space).__all__]
     assert sorted(names) == sorted(PUBLIC)
-    for name in set(keras_bahdanau.__all__) - set(NAMESPACES):
+    for name in set(keras_bahdanau.__all__) - set(NAMESPACES) - {"Translator", "export"}:
         assert getattr(keras_bahdanau, name) is PUBLIC[name]
 
 

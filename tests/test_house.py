@@ -31,13 +31,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
 RUNTIME = ROOT / "export" / "keras_bahdanau_runtime"
 EXPORT = ROOT / "export" / "keras_bahdanau_export"
-PACKAGES = [LIBRARY, RUNTIME, EXPORT]
+CLI = ROOT / "export" / "keras_bahdanau_cli"
+PACKAGES = [LIBRARY, RUNTIME, EXPORT, CLI]
 
 # The other packages that each package may import.
 MAY_IMPORT = {
     "keras_bahdanau_runtime": set(),
     "keras_bahdanau": {"keras_bahdanau_runtime"},
     "keras_bahdanau_export": {"keras_bahdanau", "keras_bahdanau_runtime"},
+    "keras_bahdanau_cli": {"keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"},
 }
 # The namespaces of the library from the bottom up: a module imports from its own namespace and from
 # those below it. Other modules are at the bottom.
@@ -49,23 +51,29 @@ FLOORS = [
     "search",
     "data",
     "models",
-    "toolkits",
     "callbacks",
     "training",
+    "toolkits",
 ]
 # Folders of code that needs a GPU or a server, and the only module outside that may import each.
 SEAMS = {
     "keras_bahdanau_export.cuda": "keras_bahdanau_export.graph.writer",
-    "keras_bahdanau_export.triton": "keras_bahdanau_export.commands.export",
+    "keras_bahdanau_export.triton": "keras_bahdanau_cli.export",
     "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
-    "keras_bahdanau_runtime.ray": "keras_bahdanau_export.commands.translate",
+    "keras_bahdanau_runtime.ray": "keras_bahdanau_cli.translate",
 }
-# Modules that load without Keras until a command needs it.
+REGISTERED = "keras_bahdanau.registered"  # imports the folders of the library, and each imports it
+# Modules that load without Keras until a name that needs it is used.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "model_card", "options")),
+    *(LIBRARY / f"{name}.py" for name in ("__init__", "artifacts", "launcher", "lazy_names")),
+    *(LIBRARY / f"{name}.py" for name in ("plot", "run_folder", "schedules", "text")),
+    *(LIBRARY / "data" / f"{name}.py" for name in ("__init__", "blocks", "corpus", "filters")),
+    LIBRARY / "data" / "preparation.py",
+    *(LIBRARY / "training" / f"{name}.py" for name in ("__init__", "initial", "options", "start")),
+    *(EXPORT / f"{name}.py" for name in ("__init__", "model_card", "options")),
     EXPORT / "graph" / "writer.py",
     EXPORT / "triton" / "repository.py",
-    *(EXPORT / "commands").glob("*.py"),
+    *CLI.glob("*.py"),
 ]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
 # Names that need a comment with the reason.
@@ -81,7 +89,7 @@ FILES = {package.name: sorted(package.rglob("*.py")) for package in PACKAGES}
 LIBRARY_FILES = FILES["keras_bahdanau"]
 RUNTIME_FILES = FILES["keras_bahdanau_runtime"]
 EXPORT_FILES = FILES["keras_bahdanau_export"]
-ALL_FILES = [*LIBRARY_FILES, *RUNTIME_FILES, *EXPORT_FILES]
+ALL_FILES = [path for files in FILES.values() for path in files]
 OTHER_FILES = [
     path for name in ("examples", "benchmarks", "tests") for path in (ROOT / name).rglob("*.py")
 ]
@@ -158,8 +166,10 @@ def imports(path: Path) -> list[Import]:
 
 @pytest.mark.parametrize("package", FILES)
 def test_there_are_no_import_cycles(package):
+    # A folder imports `registered` for its effect only, and no name of it.
     graph = {
-        module_name(path): {i.module for i in imports(path)} & MODULES for path in FILES[package]
+        module_name(path): {i.module for i in imports(path)} & MODULES - {REGISTERED}
+        for path in FILES[package]
     }
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
@@ -168,13 +178,12 @@ def test_there_are_no_import_cycles(package):
 
 
 def exports_a_model(path: Path, statement: Import) -> bool:
-    """Whether this is the single import that the library may have of the export package."""
-    return (
-        path.parent == LIBRARY / "models"
-        and statement.module == "keras_bahdanau_export"
-        and statement.deferred
-        and statement.scope[-1:] == ("export",)
-    )
+    """Whether this is an import that the library may have of the export package."""
+    if statement.module != "keras_bahdanau_export" or not statement.deferred:
+        return False
+    if path.parent == LIBRARY / "models":
+        return statement.scope[-1:] == ("export",)
+    return path == LIBRARY / "artifacts.py"
 
 
 def test_packages_import_only_the_allowed_packages():
@@ -210,7 +219,7 @@ def test_library_imports_only_from_its_own_namespace_or_those_below():
     for path in LIBRARY_FILES:
         own = module_name(path)
         for module in [statement.module for statement in imports(path)]:
-            if module.split(".")[0] == "keras_bahdanau" and own != "keras_bahdanau":
+            if module.split(".")[0] == "keras_bahdanau" and REGISTERED not in (own, module):
                 message = f"{file_id(path)} imports {module} from above it."
                 assert floor_of(module) <= floor_of(own), message
 
@@ -221,12 +230,26 @@ def test_floors_are_the_folders_of_the_library():
     assert folders <= set(FLOORS) <= folders | modules | {""}
 
 
+def file_of(module: str) -> Path:
+    parts = module.split(".")
+    path = (ROOT if parts[0] == LIBRARY.name else EXPORT.parent).joinpath(*parts)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 @pytest.mark.parametrize("path", WITHOUT_KERAS, ids=file_id)
-def test_command_loads_only_the_runtime(path):
+def test_modules_of_commands_import_keras_only_when_they_need_it(path):
     for module in [statement.module for statement in imports(path) if not statement.deferred]:
-        assert module.split(".")[0] not in [*BACKENDS, "keras_bahdanau"]
-        if module.startswith("keras_bahdanau_export"):
-            assert EXPORT.joinpath(*module.split(".")[1:]).with_suffix(".py") in WITHOUT_KERAS
+        assert module.split(".")[0] not in BACKENDS
+        if module in MODULES and not module.startswith("keras_bahdanau_runtime"):
+            assert file_of(module) in WITHOUT_KERAS
+
+
+def test_library_imports_no_names_of_folders():
+    # A folder imports `registered`, which imports all others, so its names do not exist yet.
+    folders = {module_name(path.parent / "__init__.py") for path in LIBRARY.rglob("__init__.py")}
+    for path in LIBRARY_FILES:
+        if path.name != "__init__.py" and module_name(path) != REGISTERED:
+            assert folders.isdisjoint(i.module for i in imports(path) if not i.deferred), path
 
 
 def unexplained_lines(source: str, words: list[tuple[str, str, str]]) -> list[int]:
@@ -255,8 +278,8 @@ def test_exceptional_names_are_used_only_with_a_comment(files, words):
 
 
 NAMESPACES = [
-    *(package / "__init__.py" for package in PACKAGES),
-    *LIBRARY.glob("*/__init__.py"),
+    *(package / "__init__.py" for package in (RUNTIME, EXPORT)),
+    *(path for path in LIBRARY.glob("*/__init__.py") if not path.with_suffix(".pyi").exists()),
     *(path for path in LIBRARY.glob("*.py") if "\n__all__ = " in path.read_text("utf-8")),
 ]
 

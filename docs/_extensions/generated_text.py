@@ -160,8 +160,8 @@ def _commands() -> Iterator[str]:
     """Yield a section for each command: help, usage and tables of its parameters."""
     import typer
 
-    from keras_bahdanau_export.commands.app import app
-    from keras_bahdanau_export.commands.help_pages import example, paragraphs
+    from keras_bahdanau_cli.app import app
+    from keras_bahdanau_cli.help_pages import example, paragraphs
 
     group = typer.main.get_command(app)
     yield "## Options of every command"
@@ -191,7 +191,7 @@ def _argument(parameter: Any) -> str:
 
 def _parameters(parameters: list[Any]) -> Iterator[str]:
     """Yield a table for each panel of parameters, in the order of the help page."""
-    from keras_bahdanau_export.commands.help_pages import PANELS, panel_of
+    from keras_bahdanau_cli.help_pages import PANELS, panel_of
 
     panels: dict[str, list[Any]] = {}
     for parameter in parameters:

@@ -143,7 +143,7 @@ print("stream:", list(translator.stream("four thousand two hundred seven")))
 # service logs its address once it is ready.
 
 # %%
-command = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve", str(artifact)]
+command = [sys.executable, "-m", "keras_bahdanau_cli", "serve", str(artifact)]
 service = subprocess.Popen(
     [*command, "--port", "0", "--grpc-port", "0"], stderr=subprocess.PIPE, text=True
 )

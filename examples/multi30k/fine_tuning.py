@@ -20,7 +20,7 @@ from keras_bahdanau_runtime.files import atomic_write
 
 DOMAIN = re.compile(r"\b(dogs?|pupp(y|ies))\b", re.IGNORECASE)
 TRAINING_PAIRS, DEVELOPMENT_PAIRS = 1000, 200
-COMMAND = (sys.executable, "-m", "keras_bahdanau_export.cli")
+COMMAND = (sys.executable, "-m", "keras_bahdanau_cli")
 TEST = "test_2016_flickr"
 RUNS = {
     "domain only": ("--epochs", "4", "--batch-size", "32"),

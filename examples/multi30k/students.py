@@ -28,7 +28,7 @@ STUDENT_UNITS = (256, 192, 128)
 # One epoch more than the default of `train`.
 STUDENT_OPTIONS = ("--epochs", "8")
 PRECISIONS = ("float32", "int8")
-COMMAND = (sys.executable, "-m", "keras_bahdanau_export.cli")
+COMMAND = (sys.executable, "-m", "keras_bahdanau_cli")
 
 
 def run_command(*arguments):

@@ -23,7 +23,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 @contextlib.contextmanager
 def serve(artifact):
     """Start the service and yield its address."""
-    command = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve", f"dates={artifact}"]
+    command = [sys.executable, "-m", "keras_bahdanau_cli", "serve", f"dates={artifact}"]
     command += ["--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

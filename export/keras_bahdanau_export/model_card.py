@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.checks import check_text, checked_texts
-from keras_bahdanau_runtime.files import file_sha256
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.folder import (
+from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.run_folder import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
     HISTORY_FILE,
     OPTIONS_FILE,
-    is_run,
 )
+from keras_bahdanau_runtime.checks import check_text, checked_texts
+from keras_bahdanau_runtime.files import file_sha256
+from keras_bahdanau_runtime.manifest import is_run
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE
 from keras_bahdanau_runtime.text.file_kind import uncompressed_name
 from keras_bahdanau_runtime.version import __version__

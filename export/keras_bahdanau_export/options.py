@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
-from keras_bahdanau_runtime.runs.options import check_option_names
 from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
@@ -68,7 +68,7 @@ class ExportOptions:
     >>> ExportOptions(precision="int8", max_length=60).formats
     ['onnx']
 
-    From a YAML or JSON file, read by `keras_bahdanau_runtime.runs.options.read_options`:
+    From a YAML or JSON file, read by `keras_bahdanau.training.options.read_options`:
 
     ```python
     export(model, "artifact", **read_options("export.yaml"))

@@ -23,13 +23,13 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.runs.folder import is_run
 from keras_bahdanau_runtime.signature import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST_FILE,
     MODEL_FILE,
     OPTIONS,
+    RUN_FILES,
     SAMPLE,
     TRANSLATE,
     Signature,
@@ -146,6 +146,11 @@ class Manifest:
             if size == record.bytes:
                 digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
         _check_digest(path, record, size, digest)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder contains a training run, finished or not."""
+    return any((folder / name).is_file() for name in RUN_FILES)
 
 
 def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest:

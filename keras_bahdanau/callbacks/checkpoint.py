@@ -10,9 +10,9 @@ import numpy as np
 
 from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
+from keras_bahdanau.run_folder import HISTORY_FILE
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import atomic_write
-from keras_bahdanau_runtime.runs.folder import HISTORY_FILE
 
 # The mode of a monitored value by the last word of its name.
 MODES = {

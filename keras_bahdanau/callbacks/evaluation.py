@@ -5,8 +5,8 @@ import numpy as np
 
 from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.optimizers import ema_weights, uses_ema
-from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_is_search
+from keras_bahdanau.search.beam import GreedySearch
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores

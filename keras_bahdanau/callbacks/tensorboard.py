@@ -12,8 +12,8 @@ import keras
 
 from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.optimizers import update_count
-from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_is_search
+from keras_bahdanau.search.beam import GreedySearch
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import add_path_to_errors

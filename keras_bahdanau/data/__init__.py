@@ -1,17 +1,5 @@
 """Parallel corpora, and datasets of padded batches."""
 
-from keras_bahdanau.data.bpe_dropout import BPEDropout
-from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.data.translation_dataset import TranslationDataset
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.prepare import prepare
-from keras_bahdanau_runtime.text.parallel import TextFormat
+from keras_bahdanau.lazy_names import lazy_names
 
-__all__ = [
-    "BPEDropout",
-    "PreparedCorpus",
-    "PreparedDataset",
-    "TextFormat",
-    "TranslationDataset",
-    "prepare",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -13,6 +13,7 @@ from keras_bahdanau.data.batching import (
     log_truncation,
     make_batch,
 )
+from keras_bahdanau.data.corpus import PreparedCorpus, Shard
 from keras_bahdanau.data.streams import (
     CorpusMixer,
     LRUCache,
@@ -24,7 +25,6 @@ from keras_bahdanau.data.streams import (
     merge_counts,
 )
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus, Shard
 
 _BATCHES_PER_SHAPE = 8  # in a shard, on average
 

@@ -12,7 +12,7 @@ from keras_bahdanau.data.batching import (
     longest_first,
     shaped_batches,
 )
-from keras_bahdanau_runtime.prepared.corpus import concatenate_shards, shard_from_lists
+from keras_bahdanau.data.corpus import concatenate_shards, shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 _CACHED_SHARDS = 2  # threads that prefetch may need the shards on both sides of a border

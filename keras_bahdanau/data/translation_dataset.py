@@ -11,9 +11,9 @@ from keras_bahdanau.data.batching import (
     make_batch,
     sorted_batches,
 )
+from keras_bahdanau.data.corpus import shard_from_lists
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.prepared.corpus import shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 

@@ -1,5 +1,6 @@
 """Attention mechanisms, encoders, decoders and cells."""
 
+from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.layers.attention import (
     Attention,
     AttentionPooling,

@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from keras_bahdanau.distribution import first_replica_loss
-from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
-from keras_bahdanau.layers.attention.base import mask_scores
+from keras_bahdanau.layers.attention.base import Attention, mask_scores
+from keras_bahdanau.layers.attention.multi_source import MultiSourceAttention
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.sequences import (

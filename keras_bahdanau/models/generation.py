@@ -10,8 +10,8 @@ from keras import ops, tree
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_accepts_required, check_search
+from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import checked_texts

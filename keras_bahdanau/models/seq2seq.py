@@ -12,7 +12,7 @@ from keras import ops
 from keras_bahdanau.data.batching import EpochDataset
 from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
-from keras_bahdanau.layers.attention import FixedContext
+from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.dtype_policies import check_policy, computing_in

@@ -6,17 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bahdanau.layers import (
-    AttentiveDecoder,
-    BahdanauAttention,
-    BidirectionalEncoder,
-    Bridge,
-    DeepOutput,
-    LuongAttention,
-    StateBridge,
-)
-from keras_bahdanau.models import Seq2Seq
+from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
+from keras_bahdanau.layers.attention.luong import LuongAttention
+from keras_bahdanau.layers.bridge import Bridge, StateBridge
+from keras_bahdanau.layers.decoder import AttentiveDecoder
+from keras_bahdanau.layers.encoder import BidirectionalEncoder
+from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.models.saved_models import check_finite_weights
+from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.toolkits.weights import MAX_LAYERS
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}

@@ -1,17 +1,5 @@
 """Whole training runs, and averages of their checkpoints."""
 
-from keras_bahdanau.models.rnn_search import PaperTraining, paper_training
-from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau.training.length_penalty import length_penalty_scores
-from keras_bahdanau.training.run import load_best, train
-from keras_bahdanau_runtime.runs.options import TrainingOptions
+from keras_bahdanau.lazy_names import lazy_names
 
-__all__ = [
-    "PaperTraining",
-    "TrainingOptions",
-    "average_checkpoints",
-    "length_penalty_scores",
-    "load_best",
-    "paper_training",
-    "train",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -7,8 +7,8 @@ import keras
 from keras_bahdanau.layers.dtype_policies import replace_policies
 from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.models.seq2seq import Seq2Seq
-from keras_bahdanau_runtime.runs.initial import InitialModel
-from keras_bahdanau_runtime.runs.options import PARTS
+from keras_bahdanau.training.initial import InitialModel
+from keras_bahdanau.training.options import PARTS
 
 logger = logging.getLogger("keras_bahdanau")
 

@@ -27,6 +27,7 @@ from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
 from keras_bahdanau.callbacks.progress import ProgressDisplay
 from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
 from keras_bahdanau.data.bpe_dropout import BPEDropout
+from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
 from keras_bahdanau.data.translation_dataset import TranslationDataset
 from keras_bahdanau.distribution import (
@@ -43,14 +44,7 @@ from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.optimizers import Adam, WarmupSchedule, update_count
-from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau.training.fine_tuning import initial_model
-from keras_bahdanau.training.precision import resolve_dtype_policy
-from keras_bahdanau.training.word_vectors import set_word_vectors
-from keras_bahdanau_runtime.files import atomic_write, write_json
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.folder import (
+from keras_bahdanau.run_folder import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
@@ -59,8 +53,14 @@ from keras_bahdanau_runtime.runs.folder import (
     TEXTS_FILE,
     best_file,
 )
-from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import mixed_corpora, prepare_texts, start_run, text_hashes
+from keras_bahdanau.search.beam import BeamSearch
+from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.fine_tuning import initial_model
+from keras_bahdanau.training.options import MODELS, TrainingOptions
+from keras_bahdanau.training.precision import resolve_dtype_policy
+from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run, text_hashes
+from keras_bahdanau.training.word_vectors import set_word_vectors
+from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
 logger = logging.getLogger("keras_bahdanau")

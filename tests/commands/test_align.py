@@ -6,7 +6,7 @@ import pytest
 import typer.testing
 from copy_artifact import COPY_SCORE, make
 
-from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_cli.app import app
 
 
 def align(*arguments):

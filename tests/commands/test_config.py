@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_cli.app import app
 
 GROUP = typer.main.get_command(app)
 COMMANDS = {

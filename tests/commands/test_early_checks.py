@@ -11,7 +11,7 @@ from copy_artifact import make
 # Runs the command once for each list of arguments, and says at the end what it has imported.
 PROGRAM = """
 import json, sys
-from keras_bahdanau_export import cli
+from keras_bahdanau_cli import __main__ as cli
 for arguments in json.load(sys.stdin):
     sys.argv = ["keras-bahdanau", *arguments]
     try:

@@ -9,8 +9,8 @@ from command import process
 
 import keras_bahdanau
 import keras_bahdanau_runtime
-from keras_bahdanau_export.commands.app import app
-from keras_bahdanau_export.commands.help_pages import PANELS, example
+from keras_bahdanau_cli.app import app
+from keras_bahdanau_cli.help_pages import PANELS, example
 
 GROUP = typer.main.get_command(app)
 COMMANDS = sorted(GROUP.commands)

@@ -10,8 +10,8 @@ from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
 from hub_server import environment, running_hub, use_hub
 from pages import DOCS, blocks, shell_commands, write_files
 
-from keras_bahdanau_export.commands import hub_artifacts
-from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_cli import hub_artifacts
+from keras_bahdanau_cli.app import app
 
 GUIDE = DOCS / "guides" / "hub.md"
 COMMANDS = shell_commands(GUIDE, "keras-bahdanau .*hf://")
@@ -67,7 +67,7 @@ def test_the_python_of_the_guide_runs(invoke):
 def test_a_second_command_downloads_nothing_also_offline(hub, folder):
     (folder / "text").write_text("a man on a bike\n")
     variables = {**os.environ, **environment(hub, folder / "cache")}
-    arguments = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate", "hf://user/en-de"]
+    arguments = [sys.executable, "-m", "keras_bahdanau_cli", "translate", "hf://user/en-de"]
     outputs = []
     for more in ({}, {"HF_HUB_OFFLINE": "1"}):
         finished = subprocess.run(
@@ -93,7 +93,7 @@ def test_serve_names_a_model_by_its_repository(hub, folder, monkeypatch):
 
 def test_an_error_of_the_hub_is_one_line(hub, folder):
     finished = subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", "inspect", "hf://user/none"],
+        [sys.executable, "-m", "keras_bahdanau_cli", "inspect", "hf://user/none"],
         env={**os.environ, **environment(hub, folder / "cache")},
         capture_output=True,
         text=True,
@@ -107,7 +107,7 @@ def test_commands_without_the_hub_do_not_import_its_client(folder):
     code = (
         "import sys\n"
         "sys.argv[1:] = ['translate', 'artifact', 'text']\n"
-        "from keras_bahdanau_export import cli\n"
+        "from keras_bahdanau_cli import __main__ as cli\n"
         "cli.main()\n"
     )
     code = code.replace("cli.main()\n", "try:\n    cli.main()\nfinally:\n    print(*sys.modules)\n")

@@ -6,7 +6,7 @@ import pytest
 import typer.testing
 from command import process, run
 
-from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_cli.app import app
 
 
 def test_pairs_that_rules_dropped_are_printed(tmp_path):

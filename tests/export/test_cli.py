@@ -19,10 +19,10 @@ from copy_artifact import make
 from pages import DOCS, ROOT, shell_commands
 
 from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions
+from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau.training.run import load_best
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
 EPOCHS = 2
 DEV = "validation_source: dev.en\nvalidation_target: dev.de\n"
@@ -251,7 +251,7 @@ WITHOUT_KERAS = """
 import sys
 for name in ("keras", "tensorflow", "jax", "torch", "keras_bahdanau"):
     sys.modules[name] = None
-from keras_bahdanau_export import cli
+from keras_bahdanau_cli import __main__ as cli
 cli.main()
 """
 
@@ -289,7 +289,7 @@ def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
 
 LOADS_A_LIBRARY = """
 import os, sys
-from keras_bahdanau_export.commands.tensorflow_logging import filter_tensorflow_logs
+from keras_bahdanau_cli.tensorflow_logging import filter_tensorflow_logs
 with filter_tensorflow_logs():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to"
                 b" STDERR\\n")
@@ -512,7 +512,7 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
     [
         ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
-        ("typer", "keras_bahdanau_export.commands.app", 'pip install "keras-bahdanau[cli]"'),
+        ("typer", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
 def test_a_missing_package_names_its_pip_command(missing, module, hint):
@@ -533,7 +533,7 @@ def test_a_missing_package_names_its_pip_command(missing, module, hint):
 def test_command_without_a_package_prints_one_line(files, tmp_path, missing, extra):
     program = (
         f"import sys; sys.modules[{missing!r}] = None; "
-        "from keras_bahdanau_export import cli; cli.main()"
+        "from keras_bahdanau_cli import __main__ as cli; cli.main()"
     )
     finished = subprocess.run(
         [sys.executable, "-c", program, *train_arguments(files, tmp_path / "run")],

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("babel")
 
-from keras_bahdanau_export.commands import quickstart_dates as dates
-from keras_bahdanau_export.commands.quickstart_dates import date_pairs, date_texts, split_dates
+from keras_bahdanau_cli import quickstart_dates as dates
+from keras_bahdanau_cli.quickstart_dates import date_pairs, date_texts, split_dates
 
 
 def days_of(year):

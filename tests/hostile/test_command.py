@@ -12,10 +12,10 @@ import threading
 import pytest
 from copy_artifact import make
 
-from keras_bahdanau_export import cli
+from keras_bahdanau_cli import __main__ as cli
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 
-COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli"]
+COMMAND = [sys.executable, "-m", "keras_bahdanau_cli"]
 # With this variable Python's standard output has no buffer, so a missing flush would not matter.
 ENVIRONMENT = {name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"}
 

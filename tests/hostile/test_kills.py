@@ -89,7 +89,7 @@ def test_files_of_a_running_writer_are_not_leftovers(tmp_path):
     assert read_manifest(tmp_path / "artifact").other == {"n": 2}
 
 
-TRANSLATE = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
+TRANSLATE = [sys.executable, "-m", "keras_bahdanau_cli", "translate"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL.")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed."
 )
 
-COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
+COMMAND = [sys.executable, "-m", "keras_bahdanau_cli", "translate"]
 SMALL = {"object_store_memory": 100 * 2**20}
 FILES, LINES = 12, 400
 ENVIRONMENT = {

@@ -65,7 +65,7 @@ def test_killed_export_keeps_the_old_artifact(tmp_path):
         assert run.stdout.readline() == b"epoch\n"
         run.kill()
     artifact = tmp_path / "out" / "artifact"
-    command = [sys.executable, "-m", "keras_bahdanau_export.cli", "export"]
+    command = [sys.executable, "-m", "keras_bahdanau_cli", "export"]
     command += [tmp_path / "run", artifact, "--overwrite", "--max-length", "12"]
     start_time = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)

@@ -15,7 +15,7 @@ from keras_bahdanau.distribution import data_parallel
 
 BACKEND = keras.config.backend()
 
-COMMAND = ("-m", "keras_bahdanau_export.cli")
+COMMAND = ("-m", "keras_bahdanau_cli")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 # Runs the command with two logical devices of TensorFlow.
 TWO_CPUS = """
@@ -23,7 +23,7 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-from keras_bahdanau_export.cli import main
+from keras_bahdanau_cli.__main__ import main
 main()
 """
 
@@ -90,7 +90,7 @@ import sys
 import numpy as np
 from torch import distributed
 from keras_bahdanau import TokenCrossentropy
-from keras_bahdanau_export.cli import main
+from keras_bahdanau_cli.__main__ import main
 distributed.init_process_group("gloo")
 labels = np.full((1, 1 + distributed.get_rank()), 4)
 loss = TokenCrossentropy(reduction="sum")(labels, np.zeros((*labels.shape, 8)))

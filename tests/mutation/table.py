@@ -445,7 +445,7 @@ MUTATIONS = (
     ),
     Mutation(
         "options-swap-two-dropouts",
-        "export/keras_bahdanau_runtime/runs/options.py",
+        "keras_bahdanau/training/options.py",
         "own = (None, self.annotation_dropout, self.readout_dropout)",
         "own = (None, self.readout_dropout, self.annotation_dropout)",
         "library/training/test_run.py",
@@ -473,7 +473,7 @@ MUTATIONS = (
     ),
     Mutation(
         "file-names-are-rendered-as-markup",
-        "export/keras_bahdanau_export/commands/inspect.py",
+        "export/keras_bahdanau_cli/inspect.py",
         "table.add_row(plain(name), plain(row))",
         "table.add_row(name, plain(row))",
         "hostile/test_command.py export/test_cli.py",
@@ -638,7 +638,7 @@ MUTATIONS = (
     ),
     Mutation(
         "milliseconds-are-taken-for-seconds",
-        "export/keras_bahdanau_export/commands/serve.py",
+        "export/keras_bahdanau_cli/serve.py",
         "max_wait=max_wait / 1000,",
         "max_wait=max_wait,",
         "service/test_process.py",
@@ -652,7 +652,7 @@ MUTATIONS = (
     ),
     Mutation(
         "translations-are-not-flushed",
-        "export/keras_bahdanau_export/commands/translate.py",
+        "export/keras_bahdanau_cli/translate.py",
         "                file.flush()\n",
         "",
         "hostile/test_command.py export/test_cli.py",
@@ -708,7 +708,7 @@ MUTATIONS = (
     ),
     Mutation(
         "values-of-a-file-are-ignored",
-        "export/keras_bahdanau_export/commands/arguments.py",
+        "export/keras_bahdanau_cli/arguments.py",
         'in ("COMMANDLINE", "DEFAULT_MAP")',
         'in ("COMMANDLINE",)',
         "commands/test_early_checks.py",
@@ -757,7 +757,7 @@ MUTATIONS = (
     ),
     Mutation(
         "evaluate-imports-keras-before-it-looks-for-the-run",
-        "export/keras_bahdanau_export/commands/evaluate.py",
+        "export/keras_bahdanau_cli/evaluate.py",
         "        best_file(run)  # checks that it is a run\n    texts",
         "        import_keras()\n    texts",
         "commands/test_early_checks.py",
@@ -835,14 +835,14 @@ MUTATIONS = (
     ),
     Mutation(
         "skipped-line-is-a-failure-of-score",
-        "export/keras_bahdanau_export/commands/score.py",
+        "export/keras_bahdanau_cli/score.py",
         "            elif item is not None:\n",
         "            else:\n",
         "commands/test_score.py",
     ),
     Mutation(
         "distilled-texts-are-read-in-the-encoding-of-the-sources",
-        "export/keras_bahdanau_runtime/runs/start.py",
+        "keras_bahdanau/training/start.py",
         "text_format = replace(text_format, encoding=UTF_8)",
         "pass",
         "commands/test_distill.py",
@@ -891,21 +891,21 @@ MUTATIONS = (
     ),
     Mutation(
         "length-ratio-of-the-limit-is-dropped",
-        "export/keras_bahdanau_runtime/prepared/filters.py",
+        "keras_bahdanau/data/filters.py",
         "return longer > limit * shorter",
         "return longer >= limit * shorter",
         "runtime/test_filters.py",
     ),
     Mutation(
         "skipped-bad-lines-are-not-counted",
-        "export/keras_bahdanau_runtime/prepared/blocks.py",
+        "keras_bahdanau/data/blocks.py",
         "block.bad += 1",
         "block.bad = 0",
         "runtime/test_prepare.py",
     ),
     Mutation(
         "links-to-the-last-kept-token-stay",
-        "export/keras_bahdanau_runtime/prepared/corpus.py",
+        "keras_bahdanau/data/corpus.py",
         "~is_moved & (self.links >= max_length - 1)",
         "~is_moved & (self.links > max_length - 1)",
         "runtime/test_prepare.py library/data/test_prepared_dataset.py "
@@ -1180,7 +1180,7 @@ MUTATIONS = (
     ),
     Mutation(
         "failed-pairs-leave-no-line",
-        "export/keras_bahdanau_export/commands/score.py",
+        "export/keras_bahdanau_cli/score.py",
         'file.write(f"{line}\\n".encode())',
         'file.write(f"{line}\\n".encode() if line else b"")',
         "commands/test_score.py",
@@ -1313,7 +1313,7 @@ MUTATIONS = (
     ),
     Mutation(
         "flag-for-the-largest-beam-is-ignored",
-        "export/keras_bahdanau_export/commands/serve.py",
+        "export/keras_bahdanau_cli/serve.py",
         "beam_size=max_beam_size",
         "beam_size=None",
         "service/test_process.py",
@@ -1418,7 +1418,7 @@ MUTATIONS = (
     ),
     Mutation(
         "yaml-aliases-expand-without-limit",
-        "export/keras_bahdanau_runtime/runs/options.py",
+        "keras_bahdanau/training/options.py",
         "        if size_or_none > _MAX_FILE_SIZE:",
         "        if False:",
         "library/training/test_run.py",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bahdanau_runtime.prepared.filters import PairFilter
+from keras_bahdanau.data.filters import PairFilter
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bahdanau_runtime.ids import EOS
-from keras_bahdanau_runtime.prepared import blocks
-from keras_bahdanau_runtime.prepared import prepare as module
-from keras_bahdanau_runtime.prepared.corpus import (
+from keras_bahdanau.data import blocks
+from keras_bahdanau.data import preparation as module
+from keras_bahdanau.data.corpus import (
     PreparedCorpus,
     concatenate_shards,
     shard_from_lists,
 )
-from keras_bahdanau_runtime.prepared.prepare import prepare
+from keras_bahdanau.data.preparation import prepare
+from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -393,7 +393,7 @@ def test_texts_that_change_between_the_passes_are_refused(tmp_path, corpus_files
 
 SCRIPT = """
 import sys
-from keras_bahdanau_runtime.prepared import prepare as module
+from keras_bahdanau.data import preparation as module
 module._BLOCK_PAIRS = 20
 if __name__ == "__main__":
     source, target, output, processes = sys.argv[1:]

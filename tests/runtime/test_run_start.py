@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.options import TrainingOptions
-from keras_bahdanau_runtime.runs.start import launched_rank, start_run, text_hashes
+from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.launcher import launched_rank
+from keras_bahdanau.training.options import TrainingOptions
+from keras_bahdanau.training.start import start_run, text_hashes
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 

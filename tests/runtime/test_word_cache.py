@@ -6,8 +6,8 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_bahdanau_runtime.prepared import blocks
-from keras_bahdanau_runtime.prepared.blocks import WordCache
+from keras_bahdanau.data import blocks
+from keras_bahdanau.data.blocks import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

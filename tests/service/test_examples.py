@@ -64,7 +64,7 @@ def test_manifests_have_the_options_ports_and_paths_of_the_service(running):
     deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
     pod = deployment["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    help_text = output_of(sys.executable, "-m", "keras_bahdanau_export.cli", "serve", "--help")
+    help_text = output_of(sys.executable, "-m", "keras_bahdanau_cli", "serve", "--help")
     for option in [*start, *container["args"]]:
         assert not option.startswith("--") or option in help_text
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

@@ -34,7 +34,7 @@ from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 from tritonclient.utils import InferenceServerException
 
-from keras_bahdanau_export.commands.hub_artifacts import artifact_folders
+from keras_bahdanau_cli.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import TextFormatter

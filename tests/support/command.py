@@ -5,14 +5,14 @@ import os
 import subprocess
 import sys
 
-from keras_bahdanau_export import cli
+from keras_bahdanau_cli import __main__ as cli
 
 
 def process(*arguments, cwd=None):
     """Run the command in a child process, as a shell does, in the folder `cwd`."""
     environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
+        [sys.executable, "-m", "keras_bahdanau_cli", *map(str, arguments)],
         env=environment,
         cwd=cwd,
         capture_output=True,

@@ -1,6 +1,6 @@
 """Names, files and options in documents and docstrings that do not exist.
 
-The three packages are parsed and not imported, because that would import Keras.
+The packages are parsed and not imported, because that would import Keras.
 """
 
 import ast
@@ -13,6 +13,7 @@ PACKAGES = {
     "keras_bahdanau": ROOT / "keras_bahdanau",
     "keras_bahdanau_runtime": ROOT / "export" / "keras_bahdanau_runtime",
     "keras_bahdanau_export": ROOT / "export" / "keras_bahdanau_export",
+    "keras_bahdanau_cli": ROOT / "export" / "keras_bahdanau_cli",
 }
 TREES = {
     ".".join(part for part in (name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(
@@ -46,6 +47,16 @@ def bindings(body):
 
 
 BINDINGS = {module: bindings(tree.body) for module, tree in TREES.items()}
+# The names that a package imports on first use are in its stub.
+STUBS = {}
+for stub in PACKAGES["keras_bahdanau"].rglob("__init__.pyi"):
+    package = ".".join(stub.parent.relative_to(ROOT).parts)
+    STUBS[package] = {
+        alias.name: ".".join(filter(None, [package, node.module, alias.name]))
+        for node in ast.parse(stub.read_text("utf-8")).body
+        for alias in node.names
+    }
+    BINDINGS[package] |= STUBS[package]
 
 
 def definition(name):
@@ -92,11 +103,12 @@ def class_member(node, name, module):
 
 
 def public_names():
-    """The dotted names of every `__all__`."""
-    return [
+    """The dotted names of every `__all__` and of every stub."""
+    names = [f"{module}.{name}" for module, names in STUBS.items() for name in names]
+    return names + [
         f"{module}.{name}"
         for module, names in BINDINGS.items()
-        if "__all__" in names
+        if "__all__" in names and module not in STUBS
         for name in ast.literal_eval(names["__all__"].value)
     ]
 
@@ -195,7 +207,7 @@ def command_options():
     """The options of each command of `keras-bahdanau`."""
     import typer
 
-    from keras_bahdanau_export.commands.app import app
+    from keras_bahdanau_cli.app import app
 
     return {
         name: {option for p in command.params for option in (*p.opts, *p.secondary_opts)}

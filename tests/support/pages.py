@@ -44,7 +44,7 @@ def run_shell(command):
     """Run a command of a page in a shell, and return its output."""
     functions = (
         f'python() {{ "{sys.executable}" "$@"; }}\n'
-        f'keras-bahdanau() {{ "{sys.executable}" -m keras_bahdanau_export.cli "$@"; }}\n'
+        f'keras-bahdanau() {{ "{sys.executable}" -m keras_bahdanau_cli "$@"; }}\n'
     )
     paths = [str(ROOT), str(ROOT / "export")]
     finished = subprocess.run(

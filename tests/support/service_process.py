@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
+SERVE = [sys.executable, "-m", "keras_bahdanau_cli", "serve"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 

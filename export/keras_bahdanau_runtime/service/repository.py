@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
-from keras_bahdanau_runtime.runs.folder import is_run
+from keras_bahdanau_runtime.manifest import Manifest, is_run, read_unreplaced
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.models import GraphModel, Model, TextModel

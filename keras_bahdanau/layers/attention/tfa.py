@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from keras_bahdanau.layers.attention import BahdanauAttention, LuongAttention, MonotonicAttention
+from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
+from keras_bahdanau.layers.attention.luong import LuongAttention
+from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
 
 
 def bahdanau_from_tfa(

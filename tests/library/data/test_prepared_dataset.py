@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from keras_bahdanau.data.batching import Shapes, choose_sides, distinct_first, shaped_batches
 from keras_bahdanau.data.bpe_dropout import BPEDropout
+from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
 from keras_bahdanau.data.streams import CorpusMixer, cycle_shares, merge_counts
 from keras_bahdanau_runtime.ids import BOS, PAD
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=60)

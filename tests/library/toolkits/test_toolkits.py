@@ -17,9 +17,9 @@ from torch_models import Fairseq, Joey, OpenNMT
 
 from keras_bahdanau import GreedySearch
 from keras_bahdanau.toolkits import import_fairseq, import_joeynmt, import_opennmt
+from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.run import load_best, train
-from keras_bahdanau_export.commands.app import app
-from keras_bahdanau_runtime.runs.options import TrainingOptions
+from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime.text.batches import pad
 
 # Sentences of several lengths: all but one are padded.

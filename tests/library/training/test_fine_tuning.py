@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BidirectionalEncoder, Seq2Seq, train
+from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.layers.dtype_policies import replace_policies
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.training import TrainingOptions, average_checkpoints
+from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.run import build, load_best
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.prepare import prepare
-from keras_bahdanau_runtime.runs.initial import InitialModel
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # The run of an earlier version: an RNNSearch of 10 units and 290 ids.

@@ -1,0 +1,196 @@
+"""Command `evaluate`: BLEU and chrF of a run or an artifact on a test set."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from keras_bahdanau.run_folder import best_file
+from keras_bahdanau_cli.arguments import (
+    BatchSize,
+    BatchTokens,
+    Encoding,
+    OnBadLine,
+    SourceColumn,
+    TargetColumn,
+    with_flags_of,
+)
+from keras_bahdanau_cli.hub_artifacts import artifact_folder
+from keras_bahdanau_cli.search_flags import SearchFlags
+from keras_bahdanau_cli.tensorflow_logging import import_keras
+from keras_bahdanau_cli.terminal import (
+    console,
+    pair_sources,
+    print_message,
+    text_source,
+)
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.hub import is_hub_address
+from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.signature import MANIFEST_FILE
+from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
+from keras_bahdanau_runtime.translator import Translation, Translator
+
+
+@with_flags_of(SearchFlags)
+def evaluate(
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a run (from train) or of an artifact (from export), or an artifact's "
+            "address hf://USER/NAME[@REVISION]."
+        ),
+    ],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Source sentences, or a file with both sides, plain or compressed; - is standard "
+            "input."
+        ),
+    ],
+    references: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Their translations, line by line; several files for several; none if the source "
+            "has both sides."
+        ),
+    ] = None,
+    batch_size: BatchSize = BATCH_SIZE,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    truncate: Annotated[
+        bool,
+        typer.Option(
+            "--truncate",
+            help="For an artifact: truncate sentences above its limit.",
+            rich_help_panel="Limits",
+        ),
+    ] = False,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            help="For a run: another run; the predictions of all are averaged. May be repeated.",
+            rich_help_panel="Model",
+        ),
+    ] = None,
+    tokenize: Annotated[
+        str,
+        typer.Option(
+            help="Tokenizer of BLEU: 13a, none for tokenized text, zh, ...",
+            rich_help_panel="Output",
+        ),
+    ] = "13a",
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
+    **flags: Any,
+) -> None:
+    """Translate a test set and print BLEU (cased) and chrF.
+
+    Example:
+        keras-bahdanau evaluate artifact test.en test.de
+    """
+    from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
+
+    is_address, folder = is_hub_address(path), Path(path)
+    if not is_address and not folder.is_dir():
+        raise ValueError(
+            "Argument `path` must be the folder of a run or of an artifact, and come before the "
+            f"texts. Received: {path!r}, which {'is a file' if folder.exists() else 'is absent'}"
+        )
+    bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
+    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
+    is_artifact = is_address or (folder / MANIFEST_FILE).exists()
+    search = SearchFlags(**flags)
+    options = search.options()
+    if is_artifact and others:
+        raise ValueError(
+            "Argument `with` must be used with runs: `export --with` writes an artifact of several "
+            f"runs. Received: {[str(run) for run in others]} for the artifact {path}"
+        )
+    if not is_artifact and truncate:
+        raise ValueError(
+            "Argument `truncate` must be left out for a run, as its model accepts sentences of any "
+            f"length. Received: truncate=True for the run {path}"
+        )
+    if not is_artifact:  # the other options are checked after the import of Keras
+        search.search_options().check_values()
+    for run in () if is_artifact else (folder, *(others or ())):
+        best_file(run)  # checks that it is a run
+    texts, constraints = _read_texts(source, references or [], text_format, search.constraints())
+    options |= constraints
+    if is_artifact:
+        engine = Translator(artifact_folder(path), parallel_batches=available_cores())
+        options["truncate"] = truncate
+    else:
+        import_keras(tensorflow=False)
+        from keras_bahdanau.training.run import load_best
+
+        engine = load_best(folder, *(others or ()))
+    sources, *targets = texts
+    # Split references are joined like the translations.
+    join = engine.tokenizer.join_target
+    reference, *more_references = [[join(text) for text in side] for side in targets]
+    translations = _translate_with_progress(
+        engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
+    )
+    outputs = [translation.text for translation in translations]
+    scores = corpus_scores(outputs, reference, tokenize, more_references)
+    rows = zip(reference, *more_references, strict=True)
+    exact = sum(text in row for text, row in zip(outputs, rows, strict=True)) / len(outputs)
+    print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
+
+
+def _read_texts(
+    source: Path,
+    references: list[Path],
+    text_format: TextFormat,
+    constraints: dict[str, list[Any]],
+) -> tuple[list[list[str]], dict[str, list[Any]]]:
+    """Return the sources and the references, and the constraints for each source.
+
+    Lines that are blank in one of the texts are dropped from all.
+    """
+    if len(references) <= 1 and not constraints:  # with more checks of pairs
+        target = references[0] if references else None
+        return list(read_parallel(*pair_sources(source, target), text_format)), {}
+    if references:
+        texts = [read_side(text_source(path), text_format) for path in (source, *references)]
+    else:
+        texts = list(read_pairs(text_source(source), None, text_format))
+    columns = [*texts, *constraints.values()]
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        names = ["source", *["references"] * len(references), *constraints]
+        counts = (f"{count} in `{name}`" for name, count in zip(names, lengths, strict=True))
+        raise ValueError(
+            "Arguments `source`, `references`, `prefix` and `required` must have the same number "
+            f"of lines. Received: {', '.join(counts)}"
+        )
+    rows = [row for row in zip(*columns, strict=True) if all(map(str.strip, row[: len(texts)]))]
+    if not rows:
+        raise ValueError(
+            "Arguments `source` and `references` must have a line that is blank in none of them. "
+            f"Received: {lengths[0]} lines"
+        )
+    if len(rows) < lengths[0]:
+        print_message(f"Dropped {lengths[0] - len(rows)} of {lengths[0]} lines: one is blank.")
+    used = [list(column) for column in zip(*rows, strict=True)]
+    return used[: len(texts)], dict(zip(constraints, used[len(texts) :], strict=True))
+
+
+def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
+    """Translate with a `Translator` or a Keras model, with a progress bar."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("translating", total=len(texts))
+        translations: list[Translation] = engine.translate(
+            texts,
+            progress=lambda done: progress.update(task, completed=done),
+            alignments=False,
+            **options,
+        )
+        return translations

@@ -1,0 +1,77 @@
+"""Command `import`: a trained model of another toolkit as a run, for the other commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bahdanau.run_folder import BEST_FILE
+from keras_bahdanau_cli.arguments import check_file
+from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
+from keras_bahdanau_cli.terminal import print_message
+from keras_bahdanau_runtime.files import atomic_folder
+from keras_bahdanau_runtime.manifest import is_run
+
+# The files that each toolkit needs, for messages.
+_TOOLKITS = {
+    "joeynmt": "the folder of a run",
+    "opennmt": "a checkpoint",
+    "fairseq": "a checkpoint and one or two dictionaries",
+}
+
+
+def import_model(
+    toolkit: Annotated[str, typer.Argument(help="joeynmt, opennmt or fairseq.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="joeynmt: the folder of a run. opennmt: a checkpoint. fairseq: a checkpoint, and "
+            "the dictionaries of source and target, or a joint one."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run to create.")],
+) -> None:
+    """Import a recurrent model of JoeyNMT, OpenNMT-py or fairseq as a run.
+
+    The run has the model and its vocabularies. Other commands, such as export, accept it. A model
+    with an option that has no equivalent is refused, with the names of all such options.
+
+    Example:
+        keras-bahdanau import opennmt model_step_10000.pt --output run
+    """
+    if toolkit not in _TOOLKITS:
+        raise ValueError(
+            f"Argument `toolkit` must be one of {tuple(_TOOLKITS)}. Received: {toolkit!r}"
+        )
+    if len(paths) not in ({2, 3} if toolkit == "fairseq" else {1}):
+        raise ValueError(
+            f"Argument `paths` must be {_TOOLKITS[toolkit]} for {toolkit}. "
+            f"Received: {len(paths)} paths"
+        )
+    if toolkit == "joeynmt" and not paths[0].is_dir():
+        raise ValueError(
+            f"Argument `paths` must be the folder of a JoeyNMT run. Received: {str(paths[0])!r}"
+        )
+    if toolkit != "joeynmt":
+        for path in paths:
+            check_file("paths", path)
+    if output.exists():
+        raise ValueError(
+            f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
+        )
+    check_keras()
+    import_keras()  # Keras imports TensorFlow, if it is installed, when it creates weights
+    from keras_bahdanau import toolkits
+
+    if toolkit == "joeynmt":
+        model = toolkits.import_joeynmt(paths[0])
+    elif toolkit == "opennmt":
+        model = toolkits.import_opennmt(paths[0])
+    else:
+        model = toolkits.import_fairseq(paths[0], paths[1:])
+    with atomic_folder(output, "a run", is_run) as folder:
+        model.save(folder / BEST_FILE)
+    print_message(
+        f"The run is {output}: {model.count_params():,} weights, "
+        f"{model.source_vocabulary_size:,} source and {model.target_vocabulary_size:,} target ids."
+    )

@@ -1,0 +1,110 @@
+"""Scores of pairs of sentences, for the commands `score` and `align`."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from rich.progress import Progress
+
+from keras_bahdanau_cli.hub_artifacts import artifact_folder
+from keras_bahdanau_cli.terminal import (
+    console,
+    is_dash,
+    pair_sources,
+    print_message,
+    standard_stream,
+)
+from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
+from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
+from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(help="Time limit of one run of the graph, in seconds.", rich_help_panel="Limits"),
+]
+Megabytes = Annotated[
+    float | None,
+    typer.Option(
+        help="Memory limit of all runs, in MB, without the weights.", rich_help_panel="Limits"
+    ),
+]
+
+
+def score_pairs(
+    artifact: str,
+    source: Path,
+    target: Path | None,
+    text_format: TextFormat,
+    *,
+    alignments: bool,
+    batch_size: int,
+    batch_tokens: int,
+    timeout: float | None,
+    megabytes: float | None,
+) -> Iterator[TargetScore | None]:
+    """Score pairs of sentences in order, and print the errors of pairs to standard error.
+
+    Args:
+        artifact: Folder of the artifact, or its address on the Hub.
+        source: File of source sentences, or of both sides; `-` is standard input.
+        target: File with the target of each, or `None`; `-` is standard input.
+        text_format: `TextFormat` of the files.
+        alignments: As for `Translator.score`, like the other arguments.
+        batch_size: See `alignments`.
+        batch_tokens: See `alignments`.
+        timeout: See `alignments`.
+        megabytes: See `alignments`.
+
+    Yields:
+        A `TargetScore` for each pair; `None` for a bad line that is skipped.
+
+    Raises:
+        ValueError: As `list_pairs`.
+    """
+    pairs = list_pairs(*pair_sources(source, target), text_format)
+    translator = Translator(
+        artifact_folder(artifact),
+        timeout=timeout,
+        megabytes=megabytes,
+        parallel_batches=available_cores(),
+    )
+    # Standard output keeps the results: rich would print them to the console of the progress bar.
+    bar = Progress(
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not console.is_terminal,
+    )
+    with bar as progress:
+        task = progress.add_task("scoring", total=len(pairs))
+        for start in range(0, len(pairs), WINDOW_SIZE):
+            window = pairs[start : start + WINDOW_SIZE]
+            scores = translator.score(
+                [text or "" for _, text, _ in window],
+                [text or "" for _, _, text in window],
+                batch_size,
+                batch_tokens,
+                alignments=alignments,
+                on_error="keep",
+            )
+            for (number, text, _), score in zip(window, scores, strict=True):
+                if text is not None and score.error is not None:
+                    print_message(f"line {number}: {score.error}")
+                yield None if text is None else score
+            progress.advance(task, len(scores))
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Yield a binary file that replaces `path` at the end, or standard output for `None` or `-`."""
+    if path is None or is_dash(path):
+        with add_path_to_errors("standard output"):
+            yield standard_stream("stdout").buffer
+        return
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        yield file

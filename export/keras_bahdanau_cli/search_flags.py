@@ -1,0 +1,112 @@
+"""Flags of commands for the search options and the constraints of a call."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_cli.arguments import check_file
+from keras_bahdanau_runtime.search_options import SearchOptions
+from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
+
+
+def _flag(help: str, flags: str | None = None) -> dict[str, str]:
+    """Return the metadata of a field; `flags` is the name of its flag if it differs."""
+    return {"help": help, "panel": "Search"} | ({} if flags is None else {"flags": flags})
+
+
+@dataclass(frozen=True)
+class SearchFlags:
+    """Flags for `with_flags_of`. `None` keeps the setting of the export, or the default of a run.
+
+    Example:
+
+    >>> SearchFlags(beam_size=2, suppress=["x"]).options()
+    {'beam_size': 2, 'suppressed': ['x']}
+    """
+
+    beam_size: int | None = field(
+        default=None, metadata=_flag("Beam size, at most that of the export; 1 is greedy.")
+    )
+    length_penalty: float | None = field(
+        default=None, metadata=_flag("Exponent of the length penalty.")
+    )
+    coverage_penalty: float | None = field(
+        default=None, metadata=_flag("Weight of the coverage penalty.")
+    )
+    min_length: int | None = field(default=None, metadata=_flag("Minimum number of output tokens."))
+    max_length: int | None = field(
+        default=None, metadata=_flag("Maximum number of output tokens, at most that of the export.")
+    )
+    no_repeat_ngram: int | None = field(
+        default=None, metadata=_flag("Length of n-grams that may not repeat; 0 for no limit.")
+    )
+    repetition_penalty: float | None = field(
+        default=None, metadata=_flag("Factor of the log-probability of a repeated token.")
+    )
+    temperature: float | None = field(
+        default=None, metadata=_flag("For sampling: above 1 is more random.")
+    )
+    top_k: int | None = field(
+        default=None, metadata=_flag("For sampling: number of most probable tokens; 0 for all.")
+    )
+    top_p: float | None = field(
+        default=None, metadata=_flag("For sampling: probability mass of the tokens.")
+    )
+    suppress: list[str] | None = field(
+        default=None, metadata=_flag("A token that no translation contains. May be repeated.")
+    )
+    disable_unknown: bool = field(
+        default=False, metadata=_flag("Never output the unknown token.", "--disable-unknown")
+    )
+    prefix: Path | None = field(
+        default=None,
+        metadata=_flag(
+            "File with the beginning of each translation, line by line; blank for none."
+        ),
+    )
+    required: Path | None = field(
+        default=None,
+        metadata=_flag(
+            "File with phrases that each translation contains, line by line, separated by tabs; "
+            "blank for none."
+        ),
+    )
+
+    def search_options(self) -> SearchOptions:
+        """Return the options that are numbers."""
+        names = [field.name for field in fields(SearchOptions)]
+        return SearchOptions(**{name: getattr(self, name) for name in names})
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `Translator.translate` for all texts, without the unset ones."""
+        options: dict[str, Any] = self.search_options().values()
+        options |= {"suppressed": self.suppress or None}
+        options |= {"disable_unknown": self.disable_unknown or None}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def constraints(self) -> dict[str, list[Any]]:
+        """Read the files with the arguments of `Translator.translate` that differ between texts.
+
+        Raises:
+            ValueError: A file does not exist, has the name of another format or is not UTF-8.
+        """
+        constraints = dict[str, list[Any]]()
+        for name, path in (("prefix", self.prefix), ("required", self.required)):
+            # Phrases are separated by tabs, so `required` may be tab-separated text.
+            is_tabbed = name == "required" and path is not None and file_kind(path).format == "tsv"
+            if path is not None and not is_lines(path) and not is_tabbed:
+                raise ValueError(
+                    f"Argument `{name}` must be a file with a line for each source. "
+                    f"Received: {str(path)!r}, the name of another format"
+                )
+        if self.prefix is not None:
+            check_file("prefix", self.prefix)
+            constraints["prefixes"] = list(iterate_lines(self.prefix))
+        if self.required is not None:
+            check_file("required", self.required)
+            constraints["required"] = [
+                [phrase for phrase in line.split("\t") if phrase.strip()]
+                for line in iterate_lines(self.required)
+            ]
+        return constraints

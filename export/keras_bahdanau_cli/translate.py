@@ -1,0 +1,296 @@
+"""Command `translate`: a stream of lines, files that can be resumed, or folders on Ray."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keras_bahdanau_cli.arguments import (
+    Artifact,
+    BatchSize,
+    BatchTokens,
+    with_flags_of,
+)
+from keras_bahdanau_cli.hub_artifacts import artifact_folder
+from keras_bahdanau_cli.progress_bar import ProgressBar
+from keras_bahdanau_cli.search_flags import SearchFlags
+from keras_bahdanau_cli.terminal import (
+    is_dash,
+    print_message,
+    standard_input,
+    standard_stream,
+)
+from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.bulk.formats import OutputFormat
+from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
+from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.files import add_path_to_errors
+from keras_bahdanau_runtime.ray.bulk import translate_folder
+from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
+from keras_bahdanau_runtime.translator import Translator
+
+_WHOLE_FILE = "1/1"
+_LINES_PER_UPDATE = 64  # of the progress bar, when lines are streamed
+
+
+@with_flags_of(SearchFlags)
+def translate(
+    artifact: Artifact,
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or "
+            "compressed; for Ray a folder of such files. Standard input by default, or for -."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A new file of the same format; standard output by default, or for -.",
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
+    shard: Annotated[
+        str,
+        typer.Option(
+            help="I/N: translate only part I of N; the outputs can be concatenated.",
+            rich_help_panel="System",
+        ),
+    ] = _WHOLE_FILE,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of .csv, .jsonl and .parquet to translate, text by default, or such "
+            "as translation.en for a nested one; the number of the column of .tsv, from 1.",
+            rich_help_panel="Data",
+        ),
+    ] = None,
+    output_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The column added to .csv, .jsonl and .parquet; translation by default.",
+            rich_help_panel="Data",
+        ),
+    ] = None,
+    batch_size: BatchSize = BATCH_SIZE,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Time limit of one run of the graph, in seconds.", rich_help_panel="Limits"
+        ),
+    ] = None,
+    megabytes: Annotated[
+        float | None,
+        typer.Option(
+            help="Memory limit of all runs, in MB, without the weights.", rich_help_panel="Limits"
+        ),
+    ] = None,
+    parallel_batches: Annotated[
+        int | None,
+        typer.Option(
+            help="Batches to run at once; by default one per core, or one per Ray actor.",
+            rich_help_panel="Batching",
+        ),
+    ] = None,
+    truncate: Annotated[
+        bool,
+        typer.Option(
+            "--truncate",
+            help="Truncate sources above the limit instead of leaving them out.",
+            rich_help_panel="Limits",
+        ),
+    ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray for a folder of files on many machines.", rich_help_panel="System"
+        ),
+    ] = "local",
+    actors: Annotated[
+        int | None,
+        typer.Option(
+            help="For ray: files to translate at once; as the CPUs allow by default.",
+            rich_help_panel="System",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            help="Write this many translations per line, as '0 ||| text ||| score'.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Add the score.", rich_help_panel="Output")
+    ] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Add the tokens.", rich_help_panel="Output")
+    ] = False,
+    alignments: Annotated[
+        str | None,
+        typer.Option(
+            help="Add pharaoh links between words, or the attention weights as json.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Write JSON lines with all of these.", rich_help_panel="Output"
+        ),
+    ] = False,
+    **flags: Any,
+) -> None:
+    """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
+
+    A line that cannot be read or translated gives an empty line, an empty cell in .csv and .tsv, or
+    null in .jsonl and .parquet. It is reported on standard error, and the exit status is then 1.
+    With --output, progress is saved: after any interruption the same command with --resume
+    continues. It is an error if a finished output was made from other text, or with other options.
+
+    Example:
+        keras-bahdanau translate artifact test.en --output test.de
+    """
+    source, output = (None if is_dash(path) else path for path in (source, output))
+    limits = {"timeout": timeout, "megabytes": megabytes}
+    options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
+    search = SearchFlags(**flags)
+    output_format = OutputFormat(n_best, scores, tokens, alignments, as_json)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")
+    columns = {"text_column": text_column, "output_column": output_column}
+    file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
+    if engine == "ray":
+        files = {"prefix": search.prefix, "required": search.required}
+        _refuse_without("`engine` local", **file_flags, **files)
+        if not output_format.is_plain:
+            raise ValueError(
+                "Arguments `n_best`, `scores`, `tokens`, `alignments` and `json` must be used with "
+                f"`engine` local. Received: {output_format}"
+            )
+        parallel_batches = 1 if parallel_batches is None else parallel_batches
+        settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
+        options |= search.options()
+        _translate_folder(artifact, source, output, **settings, **limits, **options)
+        return
+    _refuse_without("`engine` ray", actors=actors)
+    lines = standard_input() if source is None else source
+    parallel_batches = available_cores() if parallel_batches is None else parallel_batches
+    options |= search.options() | search.constraints()
+    if output is None:
+        _refuse_without("an `output`", **file_flags, **columns)
+        _refuse_without("an `output`", source=None if is_text(lines) else lines)
+        failures = _translate_stream(
+            Translator(artifact_folder(artifact), parallel_batches=parallel_batches, **limits),
+            lines,
+            output_format,
+            options,
+        )
+    else:
+        parsed_shard = _parse_shard(shard)
+        translator = Translator(
+            artifact_folder(artifact), parallel_batches=parallel_batches, **limits
+        )
+        settings = {"resume": resume, "shard": parsed_shard, **columns}
+        settings |= {"output_format": output_format, **options}
+        failures = _translate_file(translator, lines, output, **settings)
+    if failures:
+        raise ArtifactError(f"{failures} lines have no translation.")
+
+
+def _translate_stream(
+    translator: Translator,
+    source: Source,
+    output_format: OutputFormat,
+    options: dict[str, Any],
+) -> int:
+    """Write translations to standard output as they are ready; return the number of failures."""
+    read_errors = dict[int, str]()  # by line number
+
+    def texts() -> Iterator[str]:
+        for number, row in enumerate(Lines(source).rows(), start=1):
+            if row.error is not None:
+                read_errors[number] = row.error
+            yield row.text
+
+    n_best = output_format.n_best or 1
+    results = translator.translate_stream(
+        texts(),
+        alignments=output_format.alignments is not None,
+        n_best=n_best,
+        **options,
+    )
+    file, failures = standard_stream("stdout").buffer, 0
+    with ProgressBar() as progress:
+        for number, result in enumerate(results, start=1):
+            hypotheses = result if n_best > 1 else [result]
+            error = read_errors.pop(number, hypotheses[0].error)
+            hypotheses = [replace(hypotheses[0], error=error)] if error else hypotheses
+            with add_path_to_errors("standard output"):
+                for line in output_format.lines(number - 1, hypotheses):
+                    file.write((line + "\n").encode("utf-8"))
+                file.flush()
+            if number % _LINES_PER_UPDATE == 0:
+                progress(number, None)
+            if error is not None:
+                failures += 1
+                _print_failure(number, error)
+    return failures
+
+
+def _translate_file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
+    """Translate a file into another one; return the number of failures."""
+    try:
+        with ProgressBar() as progress:
+            return translate_file(
+                translator, source, output, progress=progress, on_failed=_print_failure, **options
+            )
+    except KeyboardInterrupt:
+        print_message(f"Interrupted. Run the same command with --resume to continue {output}.")
+        raise typer.Exit(130) from None
+
+
+def _translate_folder(
+    artifact: str, source: Path | None, output: Path | None, **options: Any
+) -> None:
+    if source is None or output is None:
+        raise ValueError(
+            "Arguments `source` and `output` must be folders for the engine ray. "
+            f"Received: {source} and {output}"
+        )
+    folder = artifact_folder(artifact)
+    with ProgressBar("files") as progress:
+        failures = translate_folder(folder, source, output, progress=progress, **options)
+    for name, reason in failures.items():
+        print_message(f"{name}: {reason}")
+    if failures:
+        raise ArtifactError(
+            f"{len(failures)} files are not translated completely; the others are in {output}."
+        )
+
+
+def _refuse_without(requirement: str, **flags: Any) -> None:
+    """Raise a `ValueError` that names the first flag that only works with the requirement."""
+    for name, value in flags.items():
+        if value:
+            raise ValueError(
+                f"Argument `{name}` must be used with {requirement}. Received: {value}"
+            )
+
+
+def _parse_shard(shard: str) -> tuple[int, int]:
+    """Return I and N of I/N."""
+    index, slash, count = shard.partition("/")
+    if not slash or not index.isdecimal() or not count.isdecimal():
+        raise ValueError(f"Argument `shard` must be I/N, such as 1/4. Received: {shard!r}")
+    return int(index), int(count)
+
+
+def _print_failure(number: int, reason: str) -> None:
+    print_message(f"line {number}: {reason}")

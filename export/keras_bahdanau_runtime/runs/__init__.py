@@ -1,1 +1,0 @@
-"""The parts of training runs that do not need Keras: options, folder, and start."""

@@ -1,0 +1,3 @@
+"""Shapes of learning-rate schedules; see `keras_bahdanau.optimizers.WarmupSchedule`."""
+
+SCHEDULES = ("cosine", "inverse-sqrt", "constant")

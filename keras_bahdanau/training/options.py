@@ -1,0 +1,783 @@
+"""Options of a training run, with their help texts and limits."""
+
+import difflib
+import functools
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from keras_bahdanau.schedules import SCHEDULES
+from keras_bahdanau_runtime.checks import check_range, unique_keys
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.search_limits import RANGES
+from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
+from keras_bahdanau_runtime.text.tokenizer import (
+    KINDS,
+    MIN_VOCABULARY_SIZE,
+    NORMALIZATIONS,
+    Tokenizer,
+)
+from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
+
+# Models by option, with the names of their classes.
+MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
+PARTS = ("encoder", "decoder", "embeddings")
+# Names of options in files of earlier versions.
+FORMER_NAMES = {
+    "loss_chunk": "loss_chunk_size",
+    "precision": "dtype_policy",
+    "validation_beam": "validation_beam_size",
+}
+
+
+def _option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return a dataclass field.
+
+    Metadata `limits` are arguments of `check_range`; `panel` is its panel on the help page.
+    """
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+def _model_option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has this default."""
+    default_text = str(default).lower() if isinstance(default, bool) else default
+    help = f"{help} If absent: {default_text}, or as in --init."
+    return _option(None, help, model_default=default, **metadata)
+
+
+_MAX_FILE_SIZE = 2**20  # bytes of a file of options, and characters of its values
+_MAX_DEPTH = 100
+_TOO_DEEP = f"values in more than {_MAX_DEPTH} lists and mappings"
+_MAX_DIGITS = 400  # of a number in YAML: the time to convert longer ones is not linear
+
+_COUNT = {"low": 1}
+_LENGTH = {"low": 2, "high": RANGES["max_length"].high}
+_BEAM = {"low": 1, "high": RANGES["beam_size"].high}
+_SHARE = {"low": 0, "high": 1, "open_high": True}
+_ABOVE_ZERO = {"low": 0, "open_low": True}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Options of a training run.
+
+    A text is two files with one sentence per line, or a file with both sides: without `target` or
+    `validation_target`, `source` or `validation_source` has both; see `TextFormat`. A path may be a
+    pattern such as "part*.tsv". Lengths are in tokens. An update is one step of the optimizer;
+    after each `every` updates, the model is validated and saved. The learning rate follows a
+    `WarmupSchedule`. The command `keras-bahdanau train` has the same options, with the help texts
+    below.
+
+    Raises:
+        ValueError: A value has another type than its field, or is outside its limits; the numbers
+            of held-out sources and targets differ; `updates` is given without `every`, or is not a
+            multiple of it; `freeze` is given without `init`, or freezes the whole model; or the
+            shares of `mix` are not below 1.
+
+    Example:
+
+    ```python
+    options = TrainingOptions(
+        source="train.en",
+        target="train.de",
+        validation_source="dev.en",
+        validation_target="dev.de",
+        units=512,
+    )
+    longer = TrainingOptions.from_file("run/options.json", epochs=40)
+    adapted = TrainingOptions(
+        source="emails.en",
+        target="emails.de",
+        validation_source="emails-dev.en",
+        validation_target="emails-dev.de",
+        init="run",
+        mix="run/corpus=0.2",
+        learning_rate=1e-3,
+    )
+    ```
+    """
+
+    source: Path = field(
+        metadata={
+            "help": "Source sentences, one per line; or a file with both sides (tab-separated, "
+            ".csv, .jsonl, .parquet, .tmx), plain or compressed; or a folder from `prepare`.",
+            "positional": True,
+        }
+    )
+    target: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Their translations, line by line; none if the source has both sides.",
+            "positional": True,
+        },
+    )
+    _: KW_ONLY
+    validation_source: tuple[Path, ...] = field(
+        metadata={
+            "help": "Held-out source sentences; repeat it for more sets. The first decides.",
+            "panel": "Validation",
+        }
+    )
+    validation_target: tuple[Path, ...] | None = field(
+        default=None,
+        metadata={
+            "help": "Their translations; none if the sources have both sides.",
+            "panel": "Validation",
+            "type": list[Path],
+        },
+    )
+    init: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Run, or .keras file, whose weights, architecture and tokenizer the model "
+            "starts with.",
+            "panel": "Fine-tuning",
+        },
+    )
+    freeze: tuple[str, ...] = _option(
+        (),
+        "Part of the model of --init that is not trained: encoder, decoder or embeddings; repeat "
+        "it for more.",
+        choices=PARTS,
+        panel="Fine-tuning",
+    )
+    mix: tuple[str, ...] = _option(
+        (),
+        "CORPUS=SHARE: prepared corpus with the same tokenizer, and its share of the batches, such "
+        "as run/corpus=0.2; repeat it for more.",
+        panel="Fine-tuning",
+    )
+    model: str | None = _model_option(
+        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+    )
+    tokenizer: str = _option(
+        "bpe",
+        "Kind of pieces to learn: bpe, words, characters or bytes; or a file: a tokenizer.json of "
+        "this package or of Hugging Face, or a .model of SentencePiece.",
+        panel="Data",
+    )
+    target_tokenizer: Path | None = field(
+        default=None,
+        metadata={
+            "help": "File of the tokenizer of the translations, if that of --tokenizer is only for "
+            "the sources.",
+            "panel": "Data",
+        },
+    )
+    vocabulary_size: int = _option(
+        8000,
+        "Number of pieces to learn.",
+        limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
+        panel="Data",
+    )
+    joint: bool = _option(
+        True, "One vocabulary for both languages, or two.", flags="--joint/--separate", panel="Data"
+    )
+    normalization: str | None = _option(
+        None,
+        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none by default.",
+        choices=("none", *NORMALIZATIONS),
+        panel="Data",
+    )
+    units: int | None = _model_option(
+        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+    )
+    embedding_dim: int | None = _model_option(
+        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+    )
+    source_embeddings: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
+            "start with, of width --embedding-dim.",
+            "panel": "Model",
+        },
+    )
+    target_embeddings: Path | None = field(
+        default=None,
+        metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
+    )
+    attention_units: int | None = _model_option(
+        256, "Width of the alignment model.", limits=_COUNT, panel="Model"
+    )
+    tie_embeddings: bool | None = _model_option(
+        True, "Use the target embedding as the output layer.", panel="Model"
+    )
+    join_embeddings: bool | None = _model_option(
+        True,
+        "Let the decoder attend to the words' embeddings in addition to their annotations.",
+        panel="Model",
+    )
+    encoder_layers: int | None = _model_option(
+        1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
+    )
+    conditional: bool | None = _model_option(
+        True, "A second cell reads the context: the conditional GRU.", panel="Model"
+    )
+    layer_normalization: bool | None = _model_option(
+        False, "Normalize the layers of the decoder's cells.", panel="Model"
+    )
+    dropout: float | None = _option(
+        None,
+        "Dropout rate of embeddings, of annotations and before the output layer. If absent: 0.2, "
+        "0.3 and 0.4, or as in --init.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    annotation_dropout: float | None = _option(
+        None,
+        "Dropout rate of annotations; that of --dropout if absent.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    readout_dropout: float | None = _option(
+        None,
+        "Dropout rate before the output layer; that of --dropout if absent.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    encoder_dropout: float | None = _model_option(
+        0.0,
+        "Dropout rate between the layers of the encoder.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    bpe_dropout: float = _option(
+        0.0,
+        "Share of merges skipped at random when words are split.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    label_smoothing: float = _option(
+        0.1,
+        "Share of the target probability spread over all ids.",
+        limits=_SHARE,
+        panel="Regularization",
+    )
+    loss_chunk_size: int | None = _option(
+        None,
+        "Target positions whose logits are computed at once, which takes less memory and time than "
+        "all; if absent 512, or all with several devices.",
+        limits=_COUNT,
+        panel="System",
+    )
+    sampled_softmax: int | None = _option(
+        None,
+        "Random ids to train on in addition to those of a batch: for large vocabularies.",
+        limits=_COUNT,
+        panel="Optimization",
+    )
+    # Not mixed_float16: its optimizer skips updates, so they would not match the position in the
+    # data.
+    dtype_policy: str = _option(
+        "auto",
+        "Keras dtype policy of training steps: float32, mixed_bfloat16, or auto: mixed_bfloat16 "
+        "with TensorFlow and PyTorch on processors with AMX or AVX512-BF16, else float32. The "
+        "trained model computes in float32.",
+        choices=("auto", "float32", "mixed_bfloat16"),
+        panel="System",
+    )
+    batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")
+    batch_tokens: int | None = _option(
+        None,
+        "Positions in a batch, of both languages, instead of --batch-size; --bpe-dropout needs "
+        "more of them.",
+        limits=_COUNT,
+        panel="Optimization",
+    )
+    accumulate: int = _option(
+        1, "Batches whose mean gradient makes one update.", limits=_COUNT, panel="Optimization"
+    )
+    epochs: int = _option(
+        7,
+        "Passes over the text; with --every, up to the next multiple of it.",
+        limits=_COUNT,
+        panel="Optimization",
+    )
+    updates: int | None = _option(
+        None, "Updates in all, instead of --epochs.", limits=_COUNT, panel="Optimization"
+    )
+    every: int | None = _option(
+        None,
+        "Updates between validations and checkpoints; a pass if absent.",
+        limits=_COUNT,
+        panel="Validation",
+    )
+    best_by: str = _option(
+        "bleu",
+        "Criterion for the best model: bleu, or loss of the first held-out set.",
+        choices=("bleu", "loss"),
+        panel="Validation",
+    )
+    patience: int = _option(
+        0,
+        "Number of validations without improvement after which the run ends; 0: never.",
+        limits={"low": 0},
+        panel="Validation",
+    )
+    learning_rate: float = _option(
+        4e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
+    )
+    schedule: str = _option(
+        "cosine",
+        "Decay of the learning rate: cosine (to zero), inverse-sqrt or constant.",
+        choices=SCHEDULES,
+        panel="Optimization",
+    )
+    warmup: int | None = _option(
+        None,
+        "Updates until the peak rate; half a pass, at most 4,000, if absent.",
+        limits={"low": 0},
+        panel="Optimization",
+    )
+    ema: float = _option(
+        0.0,
+        "Decay of the exponential moving average of the weights to save; 0: none.",
+        limits=_SHARE,
+        panel="Optimization",
+    )
+    average: int = _option(
+        0,
+        "Number of last checkpoints whose mean is compared with the best one.",
+        limits={"low": 0},
+        panel="Optimization",
+    )
+    keep: int = _option(
+        0,
+        "Number of last checkpoints whose files are kept; at least --average.",
+        limits={"low": 0},
+        panel="System",
+    )
+    clip_norm: float = _option(
+        1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
+    )
+    max_length: int = _option(100, "Longest sentence in tokens.", limits=_LENGTH, panel="Data")
+    source_column: str | None = _option(
+        None,
+        "For files with both sides, the column of the sources: a name, a number from 1 for "
+        "tab-separated text, or a language code for .tmx.",
+        panel="Data",
+    )
+    target_column: str | None = _option(
+        None, "The column of the translations, like --source-column.", panel="Data"
+    )
+    encoding: str = _option("utf-8", "Encoding of the text files.", panel="Data")
+    on_bad_line: str = _option(
+        "stop",
+        "What to do with a line that does not have both sides or has another encoding: stop or "
+        "skip.",
+        choices=BAD_LINE_ACTIONS,
+        panel="Data",
+    )
+    validation_beam_size: int = _option(
+        1, "Beam of each validation.", limits=_BEAM, panel="Validation"
+    )
+    tokenize: str = _option(
+        "13a",
+        "sacreBLEU tokenizer of validations: 13a, none for tokenized text, zh, ...",
+        panel="Validation",
+    )
+    devices: int = _option(
+        1,
+        "Devices that share each batch; on PyTorch, the processes of torchrun.",
+        limits=_COUNT,
+        panel="System",
+    )
+    log_dir: Path | None = field(
+        default=None,
+        metadata={"help": "Folder for TensorBoard logs of the validations.", "panel": "System"},
+    )
+    # Keras and NumPy accept 32 bits, and the epoch is added to the seed.
+    seed: int = _option(
+        0,
+        "Random seed of weights, order and dropout.",
+        limits={"low": 0, "high": 2**31 - 1},
+        panel="System",
+    )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is None and self.init is None:
+                value = option.metadata.get("model_default")
+            object.__setattr__(self, option.name, _validated(option, value))
+        if self.normalization == "none":
+            object.__setattr__(self, "normalization", None)
+        _ = self.text_format  # raises the errors of its values
+        targets = self.validation_target
+        if targets is not None and len(self.validation_source) != len(targets):
+            raise ValueError(
+                "Argument `validation_target` must have as many files as `validation_source`. "
+                f"Received: {len(self.validation_source)} and {len(targets)}"
+            )
+        self._check_fine_tuning()
+        self._check_tokenizer()
+        if self.updates is not None and self.every is None:
+            raise ValueError(
+                "Argument `every` must be given with `updates`. "
+                f"Received: updates={self.updates}, every=None"
+            )
+        if self.updates is not None and self.every is not None and self.updates % self.every:
+            raise ValueError(
+                "Argument `updates` must be a multiple of `every`, so that the run ends with a "
+                f"checkpoint. Received: updates={self.updates}, every={self.every}"
+            )
+
+    def _check_fine_tuning(self) -> None:
+        """Raise a `ValueError` for `freeze` and `mix` that cannot be followed."""
+        if self.freeze and self.init is None:
+            raise ValueError(
+                "Argument `freeze` must be left out without `init`, because new weights must be "
+                f"trained. Received: {list(self.freeze)}"
+            )
+        if set(self.freeze) == set(PARTS):
+            raise ValueError(
+                "Argument `freeze` must leave a part of the model to train. "
+                f"Received: {list(self.freeze)}, which is the whole model"
+            )
+        if self.word_vectors and self.init is not None:
+            raise ValueError(
+                "Arguments `source_embeddings` and `target_embeddings` must be left out with "
+                f"`init`, which has embeddings. Received: {list(self.word_vectors)}"
+            )
+        if sum(share for _, share in self.mixed) >= 1:
+            raise ValueError(
+                "Argument `mix` must have shares below 1 in all, because the rest is for `source`. "
+                f"Received: {list(self.mix)}"
+            )
+
+    def _check_tokenizer(self) -> None:
+        """Raise a `ValueError` for options of a tokenizer that is not learned."""
+        has_file = self.tokenizer not in KINDS
+        owner, fixed = "", ["vocabulary_size", "joint", "normalization"]
+        if self.is_prepared:
+            owner = "a prepared corpus, which has a tokenizer"
+            fixed += ["tokenizer", "target_tokenizer"]
+        elif self.init is not None:
+            owner = "`init`, which has a tokenizer"
+            fixed += ["tokenizer"] * (not has_file)
+        elif has_file:
+            owner = f"the tokenizer {self.tokenizer}"
+        elif self.tokenizer == "bytes":
+            owner, fixed = "`tokenizer` bytes", ["vocabulary_size"]
+        for name in fixed * bool(owner):
+            value = getattr(self, name)
+            if value != getattr(TrainingOptions, name):
+                raise ValueError(
+                    f"Argument `{name}` must be left out for {owner}. Received: {value!r:.200}"
+                )
+        if self.target_tokenizer is not None and not has_file:
+            raise ValueError(
+                "Argument `target_tokenizer` must be given with a file as `tokenizer`. "
+                f"Received: {str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}"
+            )
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """Load the files of `tokenizer` and `target_tokenizer`, or return `None` to learn one.
+
+        Raises:
+            ValueError: As `Tokenizer.load`.
+            OSError: A file cannot be read.
+        """
+        if self.tokenizer in KINDS:
+            return None
+        tokenizer = Tokenizer.load(self.tokenizer)
+        if self.target_tokenizer is None:
+            return tokenizer
+        return Tokenizer.combine(tokenizer, Tokenizer.load(self.target_tokenizer))
+
+    @property
+    def mixed(self) -> tuple[tuple[Path, float], ...]:
+        """Folders of the corpora of `mix`, each with its share of the batches.
+
+        Raises:
+            ValueError: An item has another form, or a share is not between 0 and 1.
+        """
+        corpora = []
+        for item in self.mix:
+            folder, _, share = item.rpartition("=")
+            try:
+                number = float(share)
+            except ValueError:
+                number = math.nan
+            if not folder or not 0 < number < 1:
+                raise ValueError(
+                    "Argument `mix` must be CORPUS=SHARE, with a share above 0 and below 1, such "
+                    f"as run/corpus=0.2. Received: {item!r}"
+                )
+            corpora.append((Path(folder), number))
+        return tuple(corpora)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the source is a folder of a prepared corpus."""
+        return self.target is None and self.source.is_dir()
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Format of the texts."""
+        return TextFormat(self.source_column, self.target_column, self.encoding, self.on_bad_line)
+
+    @property
+    def word_vectors(self) -> dict[str, Path]:
+        """The files of word vectors, by "source" and "target"."""
+        files = {"source": self.source_embeddings, "target": self.target_embeddings}
+        return {side: path for side, path in files.items() if path is not None}
+
+    @property
+    def dropouts(self) -> tuple[float, ...]:
+        """Dropout rates of embeddings, of annotations and before the output layer."""
+        return self.dropouts_after((0.2, 0.3, 0.4))
+
+    def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
+        """Return the three dropout rates of a model that has the rates `defaults` so far."""
+        if self.dropout is not None:
+            defaults = (self.dropout,) * 3
+        own = (None, self.annotation_dropout, self.readout_dropout)
+        return tuple(
+            default if share is None else share
+            for default, share in zip(defaults, own, strict=True)
+        )
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Number of target positions whose logits are computed at once; all if `None`."""
+        if self.loss_chunk_size is None and self.devices == 1:
+            return 512
+        # On JAX a chunk has positions of a few devices, and the other devices would wait for them.
+        return self.loss_chunk_size
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "TrainingOptions":
+        """Create options from a mapping, such as that of a file.
+
+        Args:
+            values: Mapping of names to values.
+
+        Raises:
+            ValueError: A name is not an option (the message suggests the nearest one), a required
+                option is missing, or as the class.
+        """
+        values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
+        check_option_names(cls, values, "training")
+        required = [option.name for option in fields(cls) if option.default is MISSING]
+        missing = [f"`{name}`" for name in required if name not in values]
+        if missing:
+            raise ValueError(
+                f"Argument {', '.join(missing)} must be given. "
+                f"Received: {', '.join(values) or 'nothing'}"
+            )
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **values: Any) -> "TrainingOptions":
+        """Create options from a YAML or JSON file, such as the `options.json` of an earlier run.
+
+        Args:
+            path: The file, a mapping of names to values. Paths in it are relative to the working
+                folder.
+            **values: Options that override those of the file.
+
+        Raises:
+            ValueError: As `read_options` and `from_values`.
+        """
+        return cls.from_values({**read_options(path), **values})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options by name as JSON values."""
+
+        def to_json(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return [to_json(item) for item in value]
+            return str(value) if isinstance(value, Path) else value
+
+        return {option.name: to_json(getattr(self, option.name)) for option in fields(self)}
+
+
+def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
+    """Raise a `ValueError` that suggests the nearest option, unless every name is an option.
+
+    Args:
+        options: Dataclass of options.
+        values: Mapping of names to values.
+        purpose: Purpose of the options, such as "training", for the message.
+    """
+    names = [option.name for option in fields(options)]
+    for name in values:
+        if name not in names:
+            matches = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"Did you mean `{matches[0]}`?" if matches else f"The options are {names}."
+            raise ValueError(
+                f"Argument `{name!s:.80}` must be an option of {purpose}. {hint} "
+                f"Received: {name!s:.80}={values[name]!r:.200}"
+            )
+
+
+def read_options(path: str | os.PathLike[str], argument: str = "config") -> dict[str, Any]:
+    """Read a mapping from a YAML or JSON file.
+
+    Args:
+        path: File with the suffix .json, .yaml or .yml.
+        argument: Name of the argument, for messages.
+
+    Returns:
+        A `dict`, whose values are not checked; an empty YAML file gives an empty one.
+
+    Raises:
+        ValueError: The file has another suffix, another format, no mapping, a mapping with a
+            duplicate key, or is too large: it has, or YAML aliases expand it to, more than 2**20
+            characters.
+        MissingDependencyError: The file is YAML and PyYAML is not installed.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".yaml", ".yml"):
+        raise ValueError(
+            f"Argument `{argument}` must end with .json, .yaml or .yml. Received: {str(path)!r}"
+        )
+    with open(path, "rb") as file:
+        data = file.read(_MAX_FILE_SIZE + 1)
+    if len(data) > _MAX_FILE_SIZE:
+        raise ValueError(
+            f"Argument `{argument}` must be a file of at most {_MAX_FILE_SIZE} bytes. "
+            f"Received: {str(path)!r}, which has more"
+        )
+    if suffix == ".json":
+        format = "JSON"
+        errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
+        parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)
+    else:
+        yaml = require("yaml", extra="cli")
+        # PyYAML raises the last four for tags that do not fit their values, such as !!bool x.
+        errors = (yaml.YAMLError, ValueError, RecursionError)
+        errors += (KeyError, IndexError, AttributeError, TypeError)
+        format = "YAML"
+        parse = _parse_yaml
+    try:
+        values = parse(data)
+        if isinstance(values, dict | list):
+            _check_depth(values)
+    except errors as error:
+        is_deep = isinstance(error, RecursionError)
+        problem = _TOO_DEEP if is_deep else " ".join(str(error).split())
+        raise ValueError(
+            f"Argument `{argument}` must be {format}. Received: {str(path)!r}: {problem:.400}"
+        ) from error
+    values = {} if values is None and format == "YAML" else values
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"Argument `{argument}` must contain a mapping of options to values. "
+            f"Received: {str(path)!r}, which contains {values!r:.80}"
+        )
+    return values
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a `ValueError` for lists and mappings in more than `_MAX_DEPTH` others."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def _parse_yaml(data: bytes) -> Any:
+    yaml = require("yaml", extra="cli")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        """YAML 1.1 with the floats and unique keys of YAML 1.2; in YAML 1.1, 1e-3 is a str."""
+
+        def get_single_node(self) -> Any:
+            node = super().get_single_node()
+            if node is not None:
+                _check_expanded_size(node)
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
+            unique_keys([(key.value, value) for key, value in scalars])
+            return super().construct_mapping(node, deep=deep)
+
+    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return yaml.load(data, Loader)
+
+
+def _check_expanded_size(root: Any) -> None:
+    """Raise a `ValueError` for YAML whose aliases make it too large, or part of itself.
+
+    Args:
+        root: The outermost `yaml.Node`. Aliases of a node are the same object.
+    """
+    sizes: dict[int, int | None] = {}  # by id; `None` while the size of a node is computed
+
+    def size_of(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = None
+            value, size = node.value, 1
+            if isinstance(value, str):
+                size += len(value)
+                if len(value) > _MAX_DIGITS and node.tag.endswith((":int", ":float")):
+                    raise ValueError(f"a number of {len(value)} characters")
+            for item in value if isinstance(value, list) else ():
+                size += sum(map(size_of, item)) if isinstance(item, tuple) else size_of(item)
+            sizes[id(node)] = size
+        size_or_none = sizes[id(node)]
+        if size_or_none is None:
+            raise ValueError("an alias of a value that contains it")
+        if size_or_none > _MAX_FILE_SIZE:
+            raise ValueError(f"aliases that expand it to more than {_MAX_FILE_SIZE} characters")
+        return size_or_none
+
+    size_of(root)
+
+
+def _validated(option: Field[Any], value: Any) -> Any:
+    """Return the value in the type of its field, or raise a `ValueError`."""
+    name, rules = option.name, option.metadata
+    kind: Any = option.type
+    if isinstance(kind, UnionType):  # with `None`
+        if value is None:
+            return None
+        kind, _ = get_args(kind)
+    if kind == tuple[str, ...]:  # names, or a single name
+        names = value if isinstance(value, list | tuple) else [value]
+        choices = rules.get("choices", names)
+        if not all(isinstance(item, str) and item in choices for item in names):
+            expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
+            raise ValueError(
+                f"Argument `{name}` must be one or several of {expected}. Received: {value!r:.200}"
+            )
+        return tuple(names)
+    if get_origin(kind) is tuple:  # paths, or a single path
+        paths = value if isinstance(value, list | tuple) else [value]
+        if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
+            raise ValueError(
+                f"Argument `{name}` must be a path, or several. Received: {value!r:.200}"
+            )
+        return tuple(map(Path, paths))
+    if kind is Path:
+        if not isinstance(value, str | os.PathLike):
+            raise ValueError(f"Argument `{name}` must be a path. Received: {value!r:.200}")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r:.200}")
+    elif kind is str:
+        choices = rules.get("choices")
+        if not isinstance(value, str) or (choices is not None and value not in choices):
+            expected = "a name" if choices is None else f"one of {', '.join(map(repr, choices))}"
+            raise ValueError(f"Argument `{name}` must be {expected}. Received: {value!r:.200}")
+    else:
+        check_range(name, value, kind, **rules["limits"])
+    return kind(value)

@@ -1,0 +1,324 @@
+"""Checks and preparation of a training run before Keras is imported.
+
+with start_run(options, output, resume=False, rank=0) as held_out:   # raises errors of the run
+    import keras                                                     # takes seconds
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+
+from keras_bahdanau.data.blocks import check_files
+from keras_bahdanau.data.corpus import MANIFEST_FILE, PreparedCorpus
+from keras_bahdanau.data.preparation import prepare
+from keras_bahdanau.run_folder import (
+    CORPUS_FOLDER,
+    DISTILLED_FOLDER,
+    LAST_FILE,
+    MIXED_FOLDER,
+    OPTIONS_FILE,
+    TEXTS_FILE,
+)
+from keras_bahdanau.training.initial import InitialModel
+from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.text.corpus import UTF_8
+from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
+from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
+from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
+
+logger = logging.getLogger("keras_bahdanau")
+
+# Errors of links to another file system, on one without links, or to the files of another user.
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
+
+
+def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
+    """Raise a `ValueError` if the folder is in use, or its run has other options."""
+    if options.target is not None and options.source.is_dir():
+        raise ValueError(
+            "Argument `target` must be left out for a prepared corpus. "
+            f"Received: {options.target!s} for {options.source}"
+        )
+    validation_source, validation_target = _held_out_files(options)
+    check_files(validation_source=validation_source, validation_target=validation_target)
+    if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
+        raise ValueError(
+            f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"
+        )
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
+    if not resume:
+        if options.embedding_dim is not None:  # with `init` there are no word vectors
+            for path in options.word_vectors.values():
+                read_word_vectors(path, options.embedding_dim)  # checks the width
+        # A run that failed at the start, for example by its learning rate, leaves only its texts.
+        leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
+        if output.exists() and not leftovers >= {*os.listdir(output)}:
+            raise ValueError(
+                "Argument `output` must be a new folder, or `resume` be True to continue its run. "
+                f"Received: {str(output)!r}, which exists"
+            )
+        return
+    path = output / OPTIONS_FILE
+    if not path.exists():
+        if (output / LAST_FILE).exists():
+            raise ValueError(
+                "Argument `output` must be the folder of a run of `train` to continue. Received: "
+                f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}"
+            )
+        return  # interrupted before the options were written
+    try:
+        previous = TrainingOptions.from_file(path).to_dict()
+    except ValueError as error:
+        raise ValueError(
+            "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}"
+        ) from error
+    ignored = {"log_dir"}  # which does not affect the run
+    if options.dtype_policy == "auto":
+        ignored.add("dtype_policy")  # the run keeps the one that it was started with
+    changed = [
+        f"`{name}` was {previous[name]!r}, is {value!r}"
+        for name, value in options.to_dict().items()
+        if previous[name] != value and name not in ignored
+    ]
+    if changed:
+        raise ValueError(
+            f"Argument `options` must be those of the run in {output}. "
+            f"Received: {', '.join(changed)}"
+        )
+    _check_texts(options, output)
+
+
+def _check_texts(options: TrainingOptions, output: Path) -> None:
+    """Raise a `ValueError` if the texts have changed since the start of the run."""
+    path = output / TEXTS_FILE
+    if not path.exists():
+        logger.warning("%s is missing, so changed texts are not detected.", path)
+        return
+    previous, current = read_options(path), text_hashes(options, output)
+    names = [*current, *(name for name in previous if name not in current)]
+    changed = [name for name in names if previous.get(name) != current.get(name)]
+    if changed:
+        raise ValueError(
+            "Argument `options` must name the texts that the run was started with. "
+            f"Received: {', '.join(changed)}, which changed since then"
+        )
+
+
+def text_hashes(options: TrainingOptions, output: Path) -> dict[str, str]:
+    """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
+
+    For a prepared corpus, it is the hash of the manifest, which contains those of its files. A
+    corpus of `mix` that was deleted counts as the one that the run in `output` has linked. The
+    model of `init` is not among the texts: a checkpoint replaces it.
+    """
+    links = mixed_corpora(options, output)
+    mixed = [
+        folder if folder.exists() else link
+        for (folder, _), (link, _) in zip(options.mixed, links, strict=True)
+    ]
+    source = options.source / MANIFEST_FILE if options.is_prepared else options.source
+    validation_source, validation_target = _held_out_files(options)
+    files: dict[str, Sequence[Path]] = {
+        "source": expand_paths([source]),
+        "target": [] if options.target is None else expand_paths([options.target]),
+        "validation_source": validation_source,
+        "validation_target": validation_target or [],
+        "mix": [folder / MANIFEST_FILE for folder in mixed],
+    }
+    digests = {}
+    for name, paths in files.items():
+        for number, path in enumerate(paths, start=1):
+            digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = file_sha256(path)
+    return digests
+
+
+def _held_out_files(options: TrainingOptions) -> tuple[list[Path], list[Path] | None]:
+    """Return the files of held-out sources and of targets, which are `None` for files of pairs."""
+    targets = options.validation_target
+    return (
+        expand_paths(options.validation_source),
+        None if targets is None else expand_paths(targets),
+    )
+
+
+@contextlib.contextmanager
+def claim_run(output: Path) -> Iterator[None]:
+    """Create and lock the run's folder during the block; remove it if it is still empty.
+
+    Temporary files of a killed process are removed.
+    """
+    with claim_folder(output, "trains in"):
+        for path in output.glob(".*.writing.*"):
+            path.unlink()
+        yield
+
+
+@contextlib.contextmanager
+def start_run(
+    options: TrainingOptions, output: Path, resume: bool, rank: int
+) -> Iterator[list[tuple[list[str], list[str]]]]:
+    """Check a run, and lock its folder during the block.
+
+    For a run on one device, the texts are also prepared here, so that an invalid line is reported
+    early. With several devices, they are prepared after the processes have connected.
+
+    Args:
+        options: `TrainingOptions`.
+        output: Folder of the run.
+        resume: bool. Whether to continue the run in the folder.
+        rank: int. Rank of this process among those that train together. Only rank 0 writes.
+
+    Yields:
+        Sources and targets of each held-out set.
+
+    Raises:
+        ValueError: As `train`.
+        OSError: A text is missing, or the disk is full.
+        MissingDependencyError: sacrebleu is not installed.
+    """
+    bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
+    if rank == 0:
+        check_run_folder(options, output, resume)
+    tokenizer = _given_tokenizer(options, output)
+    _check_corpora(options, tokenizer, output)
+    sources, targets = _held_out_files(options)
+    sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
+    held_out = [read_parallel(*files, options.text_format) for files in sides]
+    with claim_run(output) if rank == 0 else contextlib.nullcontext():
+        if rank == 0 and not (output / LAST_FILE).exists():
+            _link_mixed(options, output)
+        if rank == 0 and options.devices == 1:
+            prepare_texts(options, output, tokenizer)
+        yield held_out
+
+
+def prepare_texts(
+    options: TrainingOptions, output: Path, tokenizer: Tokenizer | None = None
+) -> None:
+    """Prepare the text files of a run in its folder, unless the source is a prepared corpus.
+
+    Args:
+        options: `TrainingOptions`.
+        output: Folder of the run.
+        tokenizer: That of `init` or a file; `None` to read it.
+    """
+    if not options.is_prepared:
+        text_format = options.text_format
+        if options.source.parent == output / DISTILLED_FOLDER:  # texts that `distill` wrote
+            text_format = replace(text_format, encoding=UTF_8)
+        prepare(
+            [options.source],
+            None if options.target is None else [options.target],
+            output / CORPUS_FOLDER,
+            tokenizer or _given_tokenizer(options, output),
+            vocabulary_size=options.vocabulary_size,
+            joint=options.joint,
+            normalization=options.normalization,
+            seed=options.seed,
+            text_format=text_format,
+            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
+        )
+
+
+def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
+    """Return the tokenizer of `init` or of a file, or `None` to learn one.
+
+    A run with a checkpoint reads its own, so `init` and the file may have been changed or deleted.
+    """
+    if options.init is None and options.tokenizer in KINDS:
+        return None
+    checkpoint = output / LAST_FILE
+    if checkpoint.exists():
+        return InitialModel.read(checkpoint).tokenizer
+    tokenizer = options.load_tokenizer()
+    if options.init is None:
+        return tokenizer
+    model = InitialModel.read(options.init)
+    model.check_architecture(options)
+    return model.choose_tokenizer(tokenizer)
+
+
+def mixed_corpora(options: TrainingOptions, output: Path) -> list[tuple[Path, float]]:
+    """Return the folder of each corpus of `mix`, and its share.
+
+    The folder is the one in which the run has linked the files of the corpus, if there is one.
+    """
+    corpora = []
+    for number, (folder, share) in enumerate(options.mixed, start=1):
+        link = output / MIXED_FOLDER / str(number)
+        corpora.append((link if (link / MANIFEST_FILE).exists() else folder, share))
+    return corpora
+
+
+def _link_mixed(options: TrainingOptions, output: Path) -> None:
+    """Link the files of the mixed corpora into the run, so that it can do without their folders.
+
+    Corpora that cannot be linked, such as those on another file system, stay where they are.
+    """
+    mixed = output / MIXED_FOLDER
+    if mixed.exists():  # of a start that failed
+        shutil.rmtree(mixed)
+    for number, (folder, _) in enumerate(options.mixed, start=1):
+        link = mixed / str(number)
+        link.mkdir(parents=True)
+        try:
+            for name in (*PreparedCorpus(folder).manifest["files"], MANIFEST_FILE):
+                os.link(folder / name, link / name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.rmtree(link)
+            logger.warning(
+                "Keep the folder %s until the run is finished: its files cannot be linked (%s).",
+                folder,
+                error.strerror,
+            )
+
+
+def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output: Path) -> None:
+    """Raise a `ValueError` unless the prepared corpora are complete and have one tokenizer.
+
+    Args:
+        options: `TrainingOptions`.
+        tokenizer: The tokenizer of `init` or of a file, or `None`.
+        output: Folder of the run. If it has a checkpoint, its links to the mixed corpora are used.
+    """
+    is_resumed = (output / LAST_FILE).exists()
+    mixed = mixed_corpora(options, output) if is_resumed else options.mixed
+    if options.is_prepared:
+        corpus = PreparedCorpus(options.source)
+        if corpus.aligned and options.bpe_dropout:
+            raise ValueError(
+                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
+                f"changes. Received: {options.bpe_dropout}"
+            )
+        if tokenizer is not None and tokenizer != corpus.tokenizer:
+            raise ValueError(
+                "Argument `source` must be a corpus with the tokenizer of `init`. Received: "
+                f"{str(options.source)!r}, which has another one; prepare it with the option "
+                "`tokenizer`, or pass text files"
+            )
+        tokenizer = corpus.tokenizer
+    for folder, _ in mixed:
+        if tokenizer is None:
+            raise ValueError(
+                "Argument `mix` must be left out for text files whose tokenizer is learned, "
+                "because the corpora must have the same one; pass `init`, a tokenizer file or a "
+                "prepared corpus. "
+                f"Received: {list(options.mix)}"
+            )
+        if PreparedCorpus(folder).tokenizer != tokenizer:
+            raise ValueError(
+                "Argument `mix` must have corpora with the tokenizer of the run. Received: "
+                f"{str(folder)!r}, which has another one; prepare it with the option `tokenizer`"
+            )

@@ -1,0 +1,66 @@
+"""What `import keras_bahdanau` imports, now and when Keras is imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIGHT = """
+import keras_bahdanau
+from keras_bahdanau import TrainingOptions, Translator, prepare, plot_alignment
+from keras_bahdanau.data import PreparedCorpus, TextFormat
+"""
+COUNT = """
+import keras
+print(*sorted(name for name in keras.saving.get_custom_objects() if name.startswith("keras_ba")))
+"""
+
+
+def output_of(code: str) -> str:
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_options_corpora_and_the_runtime_are_imported_without_keras():
+    code = f"{LIGHT}import sys\nprint({{'keras', 'torch', 'tensorflow', 'jax'}} & {{*sys.modules}})"
+    assert output_of(code).strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import keras_bahdanau",
+        "import keras, keras_bahdanau",
+        "from keras_bahdanau.layers import Bridge",
+        "from keras_bahdanau.initializers import PerGate",
+        "from keras_bahdanau.data import PreparedDataset",
+    ],
+)
+def test_classes_of_saved_models_are_registered_with_keras(statement):
+    names = output_of(statement + COUNT).split()
+    for name in ("RNNSearch", "BahdanauAttention", "BeamSearch", "TokenAccuracy", "PerGate"):
+        assert f"keras_bahdanau>{name}" in names
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "keras_bahdanau.RNNSearch",
+        "keras_bahdanau.data.PreparedDataset",
+        "import keras_bahdanau.layers",
+    ],
+)
+def test_the_first_name_that_needs_keras_says_what_to_install(statement):
+    code = f"""
+import sys
+sys.modules["keras"] = None
+import keras_bahdanau, keras_bahdanau.data
+try:
+    {statement}
+except ImportError as error:
+    print(error)
+"""
+    assert 'pip install "keras-bahdanau[tensorflow]"' in output_of(code)
