@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.launcher import launched_rank
+from keras_bahdanau_runtime.errors import ArgumentError
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
@@ -293,9 +294,10 @@ def _jax_scope(devices):
             keras.distribution.initialize()
     available = keras.distribution.list_devices()  # of all hosts
     if is_spmd() and len(available) != devices:
-        raise ValueError(
-            f"Argument `devices` must be all {len(available)} of the {rank_and_world_size()[1]} "
-            f"hosts. Received: {devices}"
+        raise ArgumentError(
+            "devices",
+            f"be all {len(available)} of the {rank_and_world_size()[1]} hosts",
+            received=str(devices),
         )
     return keras.distribution.DataParallel(
         devices=_first_devices(list(map(str, available)), devices),
@@ -306,8 +308,9 @@ def _jax_scope(devices):
 
 def _first_devices(names, count):
     if len(names) < count:
-        raise ValueError(
-            f"Argument `devices` must be at most the {len(names)} that "
-            f"{keras.config.backend()} lists. Received: {count}"
+        raise ArgumentError(
+            "devices",
+            f"be at most the {len(names)} that {keras.config.backend()} lists",
+            received=str(count),
         )
     return names[:count]

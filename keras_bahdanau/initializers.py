@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 __all__ = ["PerGate"]
 
@@ -76,9 +77,8 @@ class PerGate(keras.initializers.Initializer):
 
     def __call__(self, shape, dtype=None):
         if shape[-1] % self.gates:
-            raise ValueError(
-                f"Argument `shape` must end in a multiple of `gates`, {self.gates}. "
-                f"Received: {tuple(shape)}"
+            raise ArgumentError(
+                "shape", f"end in a multiple of `gates`, {self.gates}", received=str(tuple(shape))
             )
         gate_shape = (*shape[:-1], shape[-1] // self.gates)
         return ops.concatenate(

@@ -3,9 +3,10 @@
 import os
 from pathlib import Path
 
-from keras_bahdanau_runtime.signature import MANIFEST_FILE, RUN_FILES
+from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.signature import MANIFEST_FILE, OF_RUNS
 
-OPTIONS_FILE, LAST_FILE, BEST_FILE = RUN_FILES
+OPTIONS_FILE, LAST_FILE, BEST_FILE = OF_RUNS
 TEXTS_FILE, HISTORY_FILE, AVERAGE_FILE = "texts.json", "history.csv", "average.keras"
 CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER = "corpus", "distilled", "mixed"
 
@@ -29,8 +30,7 @@ def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:
             problem = "is a file"
         elif (Path(run) / MANIFEST_FILE).exists():
             problem = f"has a {MANIFEST_FILE} and no {BEST_FILE}, like an artifact or a corpus"
-        raise ValueError(
-            f"Argument `{argument}` must be the folder of a training run. Received: {str(run)!r}, "
-            f"which {problem}"
+        raise ArgumentError(
+            argument, "be the folder of a training run", received=f"{str(run)!r}, which {problem}"
         )
     return path

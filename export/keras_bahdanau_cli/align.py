@@ -19,7 +19,7 @@ from keras_bahdanau_cli.pairs import Megabytes, Timeout, open_output, score_pair
 from keras_bahdanau_cli.terminal import is_dash, print_message
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError
 from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
@@ -98,28 +98,31 @@ def align(
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     if draw:
         if threshold is not None:
-            raise ValueError(
-                "Argument `threshold` must be left out with --draw, which draws all weights. "
-                f"Received: {threshold}"
+            raise ArgumentError(
+                "threshold",
+                "be left out with --draw, which draws all weights",
+                received=str(threshold),
             )
         if text_format != TextFormat():
-            raise ValueError(
-                "Arguments `source_column`, `target_column`, `encoding` and `on_bad_line` must be "
-                f"left out with --draw, which reads no file. Received: {text_format}"
+            raise ArgumentError(
+                ("source_column", "target_column", "encoding", "on_bad_line"),
+                "be left out with --draw, which reads no file",
+                received=str(text_format),
             )
         style, columns = style or "light", 4 if columns is None else columns
         _draw(artifact, inputs, output or _PICTURE, pieces, style, columns, **limits)
         return
     for name, value in {"style": style, "columns": columns}.items():
         if value is not None:
-            raise ValueError(f"Argument `{name}` must be used with --draw. Received: {value}")
+            raise ArgumentError(name, "be used with --draw", received=str(value))
     source, target = Path(inputs[0]), Path(inputs[1]) if len(inputs) > 1 else None
     is_sentence = target is None and not (is_dash(source) or source.exists())
     if len(inputs) > 2 or is_sentence:
-        raise ValueError(
-            "Argument `inputs` must be two files, of source sentences and of their translations, "
-            "or a file with both sides; add --draw to translate and draw sentences. "
-            f"Received: {inputs}"
+        raise ArgumentError(
+            "inputs",
+            "be two files, of source sentences and of their translations, or a file with both "
+            "sides; add --draw to translate and draw sentences",
+            received=str(inputs),
         )
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     if threshold is not None:
@@ -167,14 +170,15 @@ def _draw(
     check_positive(columns=columns)
     for text in texts:
         if not text.strip():
-            raise ValueError(f"Argument `inputs` must contain sentences. Received: {text!r}")
+            raise ArgumentError("inputs", "contain sentences", text)
     is_page = output.suffix.lower() == ".html"
     if not is_page:
         check_suffix(output)
     elif pieces or style != "light":
-        raise ValueError(
-            "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
-            f"and pieces in one style. Received: {output}"
+        raise ArgumentError(
+            ("pieces", "style"),
+            "be left out for an .html file, which shows words and pieces in one style",
+            received=str(output),
         )
     translations = Translator(artifact_folder(artifact), **limits).translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]

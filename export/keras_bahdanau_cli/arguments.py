@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from keras_bahdanau.training.options import FORMER_NAMES, read_options
-from keras_bahdanau_runtime.errors import MissingDependencyError, quote
+from keras_bahdanau_runtime.errors import ArgumentError, MissingDependencyError, quote
 from keras_bahdanau_runtime.search_limits import check_setting
 
 Artifact = Annotated[
@@ -126,9 +126,8 @@ def _parameter_values(
                 f"Received: {key}={quote(value)}"
             )
         if parameter.name in result:
-            raise ValueError(
-                f"Argument `{key}` must be in the file once. Received: another value, by another "
-                "of its names"
+            raise ArgumentError(
+                key, "be in the file once", received="another value, by another of its names"
             )
         annotation = inspect.signature(command.callback).parameters[parameter.name].annotation
         value = _checked_value(str(key), annotation, value)
@@ -158,7 +157,7 @@ def _checked_item(name: str, kind: Any, value: Any) -> Any:
         bool: ("true or false", bool),
     }.get(kind, ("a text", str))
     if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"Argument `{name}` must be {expected}. Received: {quote(value)}")
+        raise ArgumentError(name, f"be {expected}", received=str(quote(value)))
     return value
 
 
@@ -239,9 +238,7 @@ def check_file(name: str, path: Path) -> None:
     """Raise a `ValueError` that names the argument unless its path is a file."""
     if not path.is_file():
         reason = "is a folder" if path.is_dir() else "does not exist"
-        raise ValueError(
-            f"Argument `{name}` must be a file. Received: {str(path)!r}, which {reason}"
-        )
+        raise ArgumentError(name, "be a file", received=f"{str(path)!r}, which {reason}")
 
 
 def check_installed(*packages: str, extra: str) -> None:
@@ -255,7 +252,8 @@ def check_modules(imports: Sequence[str]) -> None:
     """Raise a `ValueError` for the first module that does not exist, without importing any."""
     for name in imports:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
-            raise ValueError(
-                f"Argument `import` must be the name of an importable module. Received: {name!r}. "
-                "PYTHONPATH must contain its folder."
+            raise ArgumentError(
+                "import",
+                "be the name of an importable module",
+                received=f"{name!r}. PYTHONPATH must contain its folder.",
             )

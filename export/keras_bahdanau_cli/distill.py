@@ -25,6 +25,7 @@ from keras_bahdanau_runtime.bulk.distillation import (
     check_texts,
     distill_texts,
 )
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translator import Translator
 
@@ -89,17 +90,22 @@ def distill(
     options = TrainingOptions.from_values({**explicit_values(context, flags), **texts})
     rank, processes = launched_rank()
     if processes > 1:
-        raise ValueError(
-            "Argument `teacher` must be used in one process. Received: rank "
-            f"{rank} of {processes}; distill once, and train on the files in {folder} with `train`"
+        raise ArgumentError(
+            "teacher",
+            "be used in one process",
+            received=(
+                f"rank {rank} of {processes}; distill once, and train on the files in {folder} "
+                "with `train`"
+            ),
         )
     check_keras()
     references = reference or []
     check_texts(sources, references, n_best, options.text_format, pairs)
     if folder.exists() and not resume:
-        raise ValueError(
-            "Argument `output` must be a new folder, or `resume` be True to continue its run. "
-            f"Received: {str(output)!r}, which exists"
+        raise ArgumentError(
+            "output",
+            "be a new folder, or `resume` be True to continue its run",
+            received=f"{str(output)!r}, which exists",
         )
     check_run_folder(options, output, resume)
     translator = Translator(artifact_folder(teacher), parallel_batches=available_cores())

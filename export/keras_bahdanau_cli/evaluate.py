@@ -26,6 +26,7 @@ from keras_bahdanau_cli.terminal import (
     text_source,
 )
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -97,9 +98,10 @@ def evaluate(
 
     is_address, folder = is_hub_address(path), Path(path)
     if not is_address and not folder.is_dir():
-        raise ValueError(
-            "Argument `path` must be the folder of a run or of an artifact, and come before the "
-            f"texts. Received: {path!r}, which {'is a file' if folder.exists() else 'is absent'}"
+        raise ArgumentError(
+            "path",
+            "be the folder of a run or of an artifact, and come before the texts",
+            received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
@@ -108,14 +110,16 @@ def evaluate(
     search = SearchFlags(**flags)
     options = search.options()
     if is_artifact and others:
-        raise ValueError(
-            "Argument `with` must be used with runs: `export --with` writes an artifact of several "
-            f"runs. Received: {[str(run) for run in others]} for the artifact {path}"
+        raise ArgumentError(
+            "with",
+            "be used with runs: `export --with` writes an artifact of several runs",
+            received=f"{[str(run) for run in others]} for the artifact {path}",
         )
     if not is_artifact and truncate:
-        raise ValueError(
-            "Argument `truncate` must be left out for a run, as its model accepts sentences of any "
-            f"length. Received: truncate=True for the run {path}"
+        raise ArgumentError(
+            "truncate",
+            "be left out for a run, as its model accepts sentences of any length",
+            received=f"truncate=True for the run {path}",
         )
     if not is_artifact:  # the other options are checked after the import of Keras
         search.search_options().check_values()
@@ -167,15 +171,17 @@ def _read_texts(
     if len(set(lengths)) > 1:
         names = ["source", *["references"] * len(references), *constraints]
         counts = (f"{count} in `{name}`" for name, count in zip(names, lengths, strict=True))
-        raise ValueError(
-            "Arguments `source`, `references`, `prefix` and `required` must have the same number "
-            f"of lines. Received: {', '.join(counts)}"
+        raise ArgumentError(
+            ("source", "references", "prefix", "required"),
+            "have the same number of lines",
+            received=str(", ".join(counts)),
         )
     rows = [row for row in zip(*columns, strict=True) if all(map(str.strip, row[: len(texts)]))]
     if not rows:
-        raise ValueError(
-            "Arguments `source` and `references` must have a line that is blank in none of them. "
-            f"Received: {lengths[0]} lines"
+        raise ArgumentError(
+            ("source", "references"),
+            "have a line that is blank in none of them",
+            received=f"{lengths[0]} lines",
         )
     if len(rows) < lengths[0]:
         print_message(f"Dropped {lengths[0] - len(rows)} of {lengths[0]} lines: one is blank.")

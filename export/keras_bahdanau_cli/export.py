@@ -31,6 +31,7 @@ from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import folder_name
 
 _LAYOUTS = ("artifact", "triton")
@@ -159,23 +160,26 @@ def export(
 
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     if source is None and (reference is not None or text_format != TextFormat()):
-        raise ValueError(
-            "Arguments `reference`, `source_column`, `target_column`, `encoding` and `on_bad_line` "
-            "must be passed together with `source`. Received: one of them without `source`"
+        raise ArgumentError(
+            ("reference", "source_column", "target_column", "encoding", "on_bad_line"),
+            "be passed together with `source`",
+            received="one of them without `source`",
         )
     penalties = length_penalty or [1.0]
     if len(penalties) > 1 and source is None:
-        raise ValueError(
-            "Argument `length_penalty` must be passed once if there is no `source` to choose it "
-            f"on. Received: {penalties}"
+        raise ArgumentError(
+            "length_penalty",
+            "be passed once if there is no `source` to choose it on",
+            received=str(penalties),
         )
     values = explicit_values(context, flags)
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
-        raise ValueError(
-            "Arguments `source` and `reference` must be left out if no ONNX graph is written and "
-            f"no length penalty is chosen. Received: {source} and {reference}"
+        raise ArgumentError(
+            ("source", "reference"),
+            "be left out if no ONNX graph is written and no length penalty is chosen",
+            received=f"{source} and {reference}",
         )
     check_beam(beam_size, penalties, max_length_ratio)
     check_modules(options.imports)
@@ -242,13 +246,14 @@ def export(
 def _check_card_flags(model_card: bool, layout: str, flags: dict[str, Any]) -> None:
     """Raise a `ValueError` for flags of a model card without one, or for a card in a repository."""
     if model_card and layout != "artifact":
-        raise ValueError(
-            "Argument `model_card` must be left out for the layout 'triton', which is no model "
-            "repository of the Hub. Received: model_card=True"
+        raise ArgumentError(
+            "model_card",
+            "be left out for the layout 'triton', which is no model repository of the Hub",
+            received="model_card=True",
         )
     for name, value in flags.items():
         if value and not model_card:
-            raise ValueError(f"Argument `{name}` must be used with --model-card. Received: {value}")
+            raise ArgumentError(name, "be used with --model-card", received=str(value))
 
 
 def _read_notes(path: Path) -> str:
@@ -265,17 +270,14 @@ def _destination(
 ) -> contextlib.AbstractContextManager[Path]:
     """Return a context manager of the folder to export to; arguments as for `export`."""
     if layout not in _LAYOUTS:
-        raise ValueError(f"Argument `layout` must be one of {_LAYOUTS}. Received: {layout!r}")
+        raise ArgumentError("layout", f"be one of {_LAYOUTS}", layout)
     if layout == "triton":
         if "onnx" not in formats:
-            raise ValueError(
-                "Argument `format` must include 'onnx' for the layout 'triton'. "
-                f"Received: {formats}"
+            raise ArgumentError(
+                "format", "include 'onnx' for the layout 'triton'", received=str(formats)
             )
         return triton_repository(path, folder_name(run) if name is None else name, overwrite)
     if name is not None:
-        raise ValueError(
-            f"Argument `name` must be left out for the layout 'artifact'. Received: {name!r}"
-        )
+        raise ArgumentError("name", "be left out for the layout 'artifact'", name)
     check_destination(path, overwrite)
     return contextlib.nullcontext(path)

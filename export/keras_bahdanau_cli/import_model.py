@@ -9,6 +9,7 @@ from keras_bahdanau.run_folder import BEST_FILE
 from keras_bahdanau_cli.arguments import check_file
 from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_cli.terminal import print_message
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import is_run
 
@@ -40,25 +41,18 @@ def import_model(
         keras-bahdanau import opennmt model_step_10000.pt --output run
     """
     if toolkit not in _TOOLKITS:
-        raise ValueError(
-            f"Argument `toolkit` must be one of {tuple(_TOOLKITS)}. Received: {toolkit!r}"
-        )
+        raise ArgumentError("toolkit", f"be one of {tuple(_TOOLKITS)}", toolkit)
     if len(paths) not in ({2, 3} if toolkit == "fairseq" else {1}):
-        raise ValueError(
-            f"Argument `paths` must be {_TOOLKITS[toolkit]} for {toolkit}. "
-            f"Received: {len(paths)} paths"
+        raise ArgumentError(
+            "paths", f"be {_TOOLKITS[toolkit]} for {toolkit}", received=f"{len(paths)} paths"
         )
     if toolkit == "joeynmt" and not paths[0].is_dir():
-        raise ValueError(
-            f"Argument `paths` must be the folder of a JoeyNMT run. Received: {str(paths[0])!r}"
-        )
+        raise ArgumentError("paths", "be the folder of a JoeyNMT run", str(paths[0]))
     if toolkit != "joeynmt":
         for path in paths:
             check_file("paths", path)
     if output.exists():
-        raise ValueError(
-            f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
-        )
+        raise ArgumentError("output", "be a new folder", received=f"{str(output)!r}, which exists")
     check_keras()
     import_keras()  # Keras imports TensorFlow, if it is installed, when it creates weights
     from keras_bahdanau import toolkits

@@ -15,6 +15,7 @@ from keras_bahdanau_cli.arguments import (
     TargetColumn,
 )
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
@@ -132,9 +133,11 @@ def prepare(
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     half = len(texts) // 2
     if len(texts) % 2 and not pairs:
-        raise ValueError(
-            "Argument `texts` must contain as many files of translations as of sources, or files "
-            f"with both sides and --pairs. Received: {len(texts)} files"
+        raise ArgumentError(
+            "texts",
+            "contain as many files of translations as of sources, or files with both sides "
+            "and --pairs",
+            received=f"{len(texts)} files",
         )
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with (

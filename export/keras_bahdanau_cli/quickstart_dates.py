@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
+from keras_bahdanau_runtime.errors import ArgumentError
+
 FIRST_DAY = datetime.date(1900, 1, 1)
 LAST_DAY = datetime.date(2100, 12, 31)
 
@@ -116,9 +118,11 @@ def _draw(count: int, generator: random.Random, exclude: set[str]) -> list[tuple
         if day.isoformat() not in exclude
     ]
     if not 0 <= count <= TEXTS_PER_DAY * len(days):
-        raise ValueError(
-            f"Argument `count` must be from 0 to {TEXTS_PER_DAY * len(days)}: {TEXTS_PER_DAY} "
-            f"texts for each of {len(days)} days. Received: {count}"
+        raise ArgumentError(
+            "count",
+            f"be from 0 to {TEXTS_PER_DAY * len(days)}: {TEXTS_PER_DAY} texts for each of "
+            f"{len(days)} days",
+            received=str(count),
         )
     locales = sorted(LOCALES)
     pairs: dict[str, str] = {}

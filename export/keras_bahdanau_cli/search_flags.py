@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_cli.arguments import check_file
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
@@ -96,9 +97,10 @@ class SearchFlags:
             # Phrases are separated by tabs, so `required` may be tab-separated text.
             is_tabbed = name == "required" and path is not None and file_kind(path).format == "tsv"
             if path is not None and not is_lines(path) and not is_tabbed:
-                raise ValueError(
-                    f"Argument `{name}` must be a file with a line for each source. "
-                    f"Received: {str(path)!r}, the name of another format"
+                raise ArgumentError(
+                    name,
+                    "be a file with a line for each source",
+                    received=f"{str(path)!r}, the name of another format",
                 )
         if self.prefix is not None:
             check_file("prefix", self.prefix)

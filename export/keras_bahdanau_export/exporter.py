@@ -19,7 +19,7 @@ from keras_bahdanau_export.quality_loss import measure_precision_loss, measure_s
 from keras_bahdanau_export.trace import as_functional, forward_signature, trace_and_write
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime.artifact import publish, write_manifest
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import ArgumentError, require
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
@@ -111,13 +111,14 @@ class Job:
     def check(self):
         """Raise a `ValueError` that names the first argument that does not fit the model."""
         if not isinstance(self.model, keras.Model):
-            raise ValueError(
-                f"Argument `model` must be a Keras model. Received: {type(self.model).__name__}"
+            raise ArgumentError(
+                "model", "be a Keras model", received=str(type(self.model).__name__)
             )
         if not self.model.built:
-            raise ValueError(
-                "Argument `model` must have weights: train it, or call `model.build()` first. "
-                f"Received: a {type(self.model).__name__} that is not built"
+            raise ArgumentError(
+                "model",
+                "have weights: train it, or call `model.build()` first",
+                received=f"a {type(self.model).__name__} that is not built",
             )
         check_policies(self.model)
         check_finite_weights(self.model, "model")
@@ -165,28 +166,32 @@ class SearchJob(Job):
         options = self.options
         for name in ("input_names", "output_names"):
             if getattr(options, name) is not None:
-                raise ValueError(
-                    f"Argument `{name}` must be None for a {type(self.model).__name__}, whose "
-                    f"graphs have the names that the runtime reads. Received: "
-                    f"{getattr(options, name)!r}"
+                raise ArgumentError(
+                    name,
+                    f"be None for a {type(self.model).__name__}, whose graphs have the names "
+                    "that the runtime reads",
+                    getattr(options, name),
                 )
         check_search(options.search, self.model.target_vocabulary_size)
         if options.tokenizer is not None:
             self._check_tokenizer()
         elif options.texts:
-            raise ValueError(
-                "Argument `tokenizer` must be passed, or attached to the model, to compare on "
-                "`texts`. Received: none"
+            raise ArgumentError(
+                "tokenizer",
+                "be passed, or attached to the model, to compare on `texts`",
+                received="none",
             )
         if len(options.references) not in (0, len(options.texts)):
-            raise ValueError(
-                f"Argument `references` must have one item for each of {len(options.texts)} texts. "
-                f"Received: {len(options.references)}"
+            raise ArgumentError(
+                "references",
+                f"have one item for each of {len(options.texts)} texts",
+                received=str(len(options.references)),
             )
         if "onnx" not in options.formats and options.texts:
-            raise ValueError(
-                "Arguments `texts` and `references` must be left out if no ONNX graph is written, "
-                f"as they are only used to compare it. Received: {len(options.texts)} texts"
+            raise ArgumentError(
+                ("texts", "references"),
+                "be left out if no ONNX graph is written, as they are only used to compare it",
+                received=f"{len(options.texts)} texts",
             )
         if options.max_source_length is not None and options.texts:
             self._drop_long_texts()
@@ -194,17 +199,21 @@ class SearchJob(Job):
             check_shortlist(options.shortlist, self.model, options.search)
         settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
         if max_batch_size(settings, vocabulary) < 1:
-            raise ValueError(
-                "Arguments `search` and `max_length` must leave a number of candidates and steps "
-                f"that fits int32. Received: {num_hypotheses(settings)} hypotheses of up to "
-                f"{options.max_length} tokens out of {vocabulary}"
+            raise ArgumentError(
+                ("search", "max_length"),
+                "leave a number of candidates and steps that fits int32",
+                received=(
+                    f"{num_hypotheses(settings)} hypotheses of up to {options.max_length} tokens "
+                    f"out of {vocabulary}"
+                ),
             )
 
     def _check_tokenizer(self):
         if not isinstance(self.options.tokenizer, Tokenizer):
-            raise ValueError(
-                "Argument `tokenizer` must be a Tokenizer, `None` for the one attached to the "
-                f"model, or `False` for none. Received: {self.options.tokenizer!r}"
+            raise ArgumentError(
+                "tokenizer",
+                "be a Tokenizer, `None` for the one attached to the model, or `False` for none",
+                self.options.tokenizer,
             )
         self.model.check_tokenizer(self.options.tokenizer)
 
@@ -309,9 +318,10 @@ class ForwardJob(Job):
             "shortlist",
         ):
             if getattr(self.options, name) not in (None, False, (), []):
-                raise ValueError(
-                    f"Argument `{name}` must be left out for a model without a search. "
-                    f"Received: one for a {type(self.model).__name__}"
+                raise ArgumentError(
+                    name,
+                    "be left out for a model without a search",
+                    received=f"one for a {type(self.model).__name__}",
                 )
         model = as_functional(self.model)
         forward_signature(model, self.options.input_names, self.options.output_names)  # checks

@@ -4,6 +4,8 @@ import logging
 
 import keras
 
+from keras_bahdanau_runtime.errors import ArgumentError
+
 logger = logging.getLogger("keras_bahdanau_export")
 
 # Policies with float32 weights and half-precision computation.
@@ -84,10 +86,13 @@ def check_policies(model):
     """Raise a `ValueError` unless onnxruntime has operators for the result of `to_float32`."""
     policies = dtype_policies(model)
     if not policies <= set(_SUPPORTED_POLICIES):
-        raise ValueError(
-            f"Argument `model` must use the dtype policies {_SUPPORTED_POLICIES}. "
-            f"Received: {sorted(policies)}. Create the model again with dtype='float32' and copy "
-            "the weights: new.set_weights(model.get_weights())."
+        raise ArgumentError(
+            "model",
+            f"use the dtype policies {_SUPPORTED_POLICIES}",
+            received=(
+                f"{sorted(policies)}. Create the model again with dtype='float32' and copy the "
+                "weights: new.set_weights(model.get_weights())."
+            ),
         )
 
 

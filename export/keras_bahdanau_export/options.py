@@ -7,6 +7,7 @@ from typing import Any
 from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
@@ -116,33 +117,31 @@ class ExportOptions:
         for name in ("stepwise", "captured"):
             value = getattr(self, name)
             if type(value) is not bool:
-                raise ValueError(f"Argument `{name}` must be a bool. Received: {value!r}")
+                raise ArgumentError(name, "be a bool", value)
         unknown = [format for format in self.formats if format not in FORMATS]
         if unknown or not self.formats:
-            raise ValueError(
-                f"Argument `format` must be one of {FORMATS} or a list of both. Keras's own "
-                "`model.export` writes other formats, without a search. "
-                f"Received: {unknown[0] if unknown else []!r}"
+            raise ArgumentError(
+                "format",
+                f"be one of {FORMATS} or a list of both. Keras's own `model.export` writes "
+                "other formats, without a search",
+                unknown[0] if unknown else [],
             )
         if self.precision not in PRECISIONS or (
             self.precision != "float32" and "onnx" not in self.formats
         ):
-            raise ValueError(
-                f'Argument `precision` must be one of {PRECISIONS}, and "float32" if no ONNX '
-                f"graph is written. Received: {self.precision!r}"
+            raise ArgumentError(
+                "precision",
+                f'be one of {PRECISIONS}, and "float32" if no ONNX graph is written',
+                self.precision,
             )
         check_range("max_bleu_loss", self.max_bleu_loss, float, -100, 100)
         check_setting("max_length", self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
         if self.captured and "onnx" not in self.formats:
-            raise ValueError(
-                "Argument `captured` must be False if no ONNX graph is written. Received: True"
-            )
+            raise ArgumentError("captured", "be False if no ONNX graph is written", received="True")
         if not isinstance(self.model_card, ModelCard | None):
-            raise ValueError(
-                f"Argument `model_card` must be a ModelCard or None. Received: {self.model_card!r}"
-            )
+            raise ArgumentError("model_card", "be a ModelCard or None", self.model_card)
         for name in ("texts", "references", "imports"):
             object.__setattr__(self, name, checked_texts(name, getattr(self, name)))
 

@@ -18,6 +18,7 @@ from keras import ops, tree
 
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.search.candidates import stable_top_k
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
@@ -301,10 +302,14 @@ def as_functional(model):
     """
     if not getattr(model, "inputs", None):
         name = type(model).__name__
-        raise ValueError(
-            "Argument `model` must be a Seq2Seq, an Ensemble, or a built functional or Sequential "
-            f"model, which declare their inputs. Received: {name}. Make a functional model of it: "
-            'x = keras.Input(shape, name="x"); export(keras.Model(x, model(x)), path)'
+        raise ArgumentError(
+            "model",
+            "be a Seq2Seq, an Ensemble, or a built functional or Sequential model, which "
+            "declare their inputs",
+            received=(
+                f'{name}. Make a functional model of it: x = keras.Input(shape, name="x"); '
+                "export(keras.Model(x, model(x)), path)"
+            ),
         )
     if isinstance(model, keras.Sequential):
         return keras.Model(model.inputs, model.outputs, name=model.name)
@@ -337,9 +342,10 @@ def forward_signature(model, input_names=None, output_names=None):
     )
     repeated = sorted(name for name, count in Counter([*inputs, *outputs]).items() if count > 1)
     if repeated:
-        raise ValueError(
-            "Arguments `input_names` and `output_names` must give every input and output a "
-            f"different name. Received: {repeated}"
+        raise ArgumentError(
+            ("input_names", "output_names"),
+            "give every input and output a different name",
+            received=str(repeated),
         )
     return Signature(
         inputs=tuple(map(tensor_of, inputs, model.inputs)),
@@ -376,15 +382,15 @@ def _default_output_names(model):
 
 def _check_names(argument, names, defaults):
     if not isinstance(names, (list, tuple)) or len(names) != len(defaults):
-        raise ValueError(
-            f"Argument `{argument}` must be a list of {len(defaults)} names, instead of "
-            f"{defaults}. Received: {names!r}"
+        raise ArgumentError(
+            argument, f"be a list of {len(defaults)} names, instead of {defaults}", names
         )
     invalid = [name for name in names if not isinstance(name, str) or not _NAME.fullmatch(name)]
     if invalid:
-        raise ValueError(
-            f"Argument `{argument}` must contain names of ASCII letters, digits and _ that begin "
-            f"with a letter. Received: {invalid[0]!r}"
+        raise ArgumentError(
+            argument,
+            "contain names of ASCII letters, digits and _ that begin with a letter",
+            invalid[0],
         )
 
 
@@ -392,9 +398,10 @@ def _traced(function, signature):
     import tensorflow as tf
 
     if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            "Argument `model` must be on the TensorFlow backend to be traced. "
-            f"Received: one on {keras.config.backend()}"
+        raise ArgumentError(
+            "model",
+            "be on the TensorFlow backend to be traced",
+            received=f"one on {keras.config.backend()}",
         )
     specs = [
         tf.TensorSpec([axis if isinstance(axis, int) else None for axis in t.axes], t.dtype, t.name)

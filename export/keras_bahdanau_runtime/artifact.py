@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.errors import CorruptArtifactError
+from keras_bahdanau_runtime.errors import ArgumentError, CorruptArtifactError
 from keras_bahdanau_runtime.files import atomic_folder, check_new_folder
 from keras_bahdanau_runtime.manifest import RESERVED_KEYS, parse_manifest, read_manifest
 from keras_bahdanau_runtime.signature import (
@@ -92,9 +92,10 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
     folder = Path(folder)
     reserved = sorted(set(contents) & set(RESERVED_KEYS))
     if reserved:
-        raise ValueError(
-            f"Argument `contents` must have no key of {RESERVED_KEYS}, which `write_manifest` "
-            f"fills in. Received: {reserved}"
+        raise ArgumentError(
+            "contents",
+            f"have no key of {RESERVED_KEYS}, which `write_manifest` fills in",
+            received=str(reserved),
         )
     files = {}
     for name in _list_files(folder):
@@ -127,7 +128,7 @@ def _list_files(folder: Path) -> list[str]:
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise ValueError(f"Argument `folder` must contain no links. Received: {path}")
+            raise ArgumentError("folder", "contain no links", received=str(path))
         if path.is_file() and path not in unlisted:
             names.append(path.relative_to(folder).as_posix())
     return sorted(names)

@@ -41,7 +41,8 @@ class ArgumentError(ValueError):
     """An argument has a value that it must not have.
 
     Args:
-        name: str. Name of the argument; it is also an attribute.
+        name: str, or tuple of str. Name of the argument, or of those that contradict each other.
+            The attribute `name` is the first.
         expectation: str. What the argument must do, as the text after "must": "be positive".
         value: The value of the argument, which the message quotes.
         received: str. What the message says instead of `value`; empty for nothing.
@@ -53,13 +54,21 @@ class ArgumentError(ValueError):
     """
 
     def __init__(
-        self, name: str, expectation: str, value: Any = None, *, received: str | None = None
+        self,
+        name: str | tuple[str, ...],
+        expectation: str,
+        value: Any = None,
+        *,
+        received: str | None = None,
     ) -> None:
         received = quote(value) if received is None else received
-        message = f"Argument `{name}` must {expectation}"
+        names = (name,) if isinstance(name, str) else name
+        quoted = [f"`{each}`" for each in names]
+        listed = " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+        message = f"Argument{'s' * (len(names) > 1)} {listed} must {expectation}"
         message += "" if message.endswith((".", "?", "!")) else "."
         super().__init__(f"{message} Received: {received}" if received else message)
-        self.name = name
+        self.name = names[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)

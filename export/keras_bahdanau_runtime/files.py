@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.errors import ArgumentError
+
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows
@@ -279,9 +281,8 @@ def claim_folder(folder: Path, action: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with try_lock(folder) as is_locked:
         if not is_locked:
-            raise ValueError(
-                f"Argument `output` must be a folder that no other process {action}. "
-                f"Received: {str(folder)!r}"
+            raise ArgumentError(
+                "output", f"be a folder that no other process {action}", str(folder)
             )
         try:
             yield
@@ -301,16 +302,18 @@ def check_new_folder(
     if not os.path.lexists(destination):
         return
     if not overwrite:
-        raise ValueError(
-            "Argument `path` must be a new folder, or `overwrite` be True. "
-            f"Received: {destination}, which exists."
+        raise ArgumentError(
+            "path",
+            "be a new folder, or `overwrite` be True",
+            received=f"{destination}, which exists.",
         )
     # overwrite=True with a mistyped path must never delete a home directory.
     is_plain_folder = destination.is_dir() and not destination.is_symlink()
     if not is_plain_folder or (any(destination.iterdir()) and not is_replaceable(destination)):
-        raise ValueError(
-            f"Argument `path` must be {kind} or an empty folder to overwrite. "
-            f"Received: {destination}, which is neither."
+        raise ArgumentError(
+            "path",
+            f"be {kind} or an empty folder to overwrite",
+            received=f"{destination}, which is neither.",
         )
 
 

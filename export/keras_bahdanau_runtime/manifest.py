@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.errors import (
+    ArgumentError,
     ArtifactError,
     CorruptArtifactError,
     UnsupportedArtifactError,
@@ -28,8 +29,8 @@ from keras_bahdanau_runtime.signature import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     MODEL_FILE,
+    OF_RUNS,
     OPTIONS,
-    RUN_FILES,
     SAMPLE,
     TRANSLATE,
     Signature,
@@ -150,7 +151,7 @@ class Manifest:
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder contains a training run, finished or not."""
-    return any((folder / name).is_file() for name in RUN_FILES)
+    return any((folder / name).is_file() for name in OF_RUNS)
 
 
 def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest:
@@ -272,15 +273,19 @@ def read_file_list(folder: Path) -> Manifest:
             f"{path}: expected a readable file. Received: {error.strerror}."
         ) from error
     if not is_folder:
-        raise ValueError(
-            "Argument `path` must be the folder of an artifact. "
-            f"Received: {str(folder)!r}, which is not a folder."
+        raise ArgumentError(
+            "path",
+            "be the folder of an artifact",
+            received=f"{str(folder)!r}, which is not a folder.",
         )
     if is_run(folder) and not is_file:
-        raise ValueError(
-            f"Argument `path` must be the folder of an artifact. Received: {str(folder)!r}, which "
-            f"is a training run. Export it first: keras-bahdanau export {shlex.quote(str(folder))} "
-            "ARTIFACT"
+        raise ArgumentError(
+            "path",
+            "be the folder of an artifact",
+            received=(
+                f"{str(folder)!r}, which is a training run. Export it first: keras-bahdanau "
+                f"export {shlex.quote(str(folder))} ARTIFACT"
+            ),
         )
     if is_link:
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")

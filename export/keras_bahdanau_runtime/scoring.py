@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
-from keras_bahdanau_runtime.errors import RunError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import ArgumentError, RunError, UnsupportedArtifactError
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search import check_signature
@@ -130,16 +130,18 @@ class Scorer:
             )
         )
         if len(source) != len(target):
-            raise ValueError(
-                f"Argument `target` must have one row for each of {len(source)} sources. "
-                f"Received: {len(target)}"
+            raise ArgumentError(
+                "target",
+                f"have one row for each of {len(source)} sources",
+                received=str(len(target)),
             )
         continued = np.argwhere((target[:, :-1] == EOS) & (target[:, 1:] != PAD))
         if continued.size:
             row = int(continued[0, 0])
-            raise ValueError(
-                f"Argument `target` must hold nothing after the end of a sentence, {EOS}. "
-                f"Received: row {row}, {target[row]}"
+            raise ArgumentError(
+                "target",
+                f"hold nothing after the end of a sentence, {EOS}",
+                received=f"row {row}, {target[row]}",
             )
         names = [tensor.name for tensor in SCORE.outputs]
         names = [name for name in names if alignments or name != "alignments"]
@@ -201,7 +203,7 @@ def score_texts(
     """
     check_positive(batch_size=batch_size)
     if on_error not in ("raise", "keep"):
-        raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
+        raise ArgumentError("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     limits = max_source_length, max_target_length
     pairs, errors = _encode_pairs(sources, targets, tokenizer, limits, keep)
@@ -258,9 +260,10 @@ def _encode_pairs(
         for name, side in (("sources", sources), ("targets", targets))
     ]
     if len(texts[0]) != len(texts[1]):
-        raise ValueError(
-            f"Argument `targets` must have one text for each of {len(texts[0])} sources. "
-            f"Received: {len(texts[1])}"
+        raise ArgumentError(
+            "targets",
+            f"have one text for each of {len(texts[0])} sources",
+            received=str(len(texts[1])),
         )
     errors, encoded = dict[int, str](), list[list[list[int]]]()
     encoders = tokenizer.encode_sources, tokenizer.encode_targets

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
-from keras_bahdanau_runtime.errors import UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactError
 from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_limits import check_setting
@@ -67,9 +67,8 @@ class SearchOptions:
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
-                raise ValueError(
-                    f"Argument `{name}` must be left out: the options of a search are {names}. "
-                    f"Received: {values[name]!r:.80}"
+                raise ArgumentError(
+                    name, f"be left out: the options of a search are {names}", values[name]
                 )
         return cls(**values)
 
@@ -114,9 +113,8 @@ class SearchOptions:
         shortest = min_length if self.min_length is None else self.min_length
         is_set = values.keys() & {"min_length", "max_length"}
         if is_set and longest is not None and shortest > longest:
-            raise ValueError(
-                f"Argument `min_length` must be at most `max_length`, {longest}. "
-                f"Received: {shortest}"
+            raise ArgumentError(
+                "min_length", f"be at most `max_length`, {longest}", received=str(shortest)
             )
 
     def inputs(self) -> dict[str, NDArray[Any]]:
@@ -211,9 +209,7 @@ def encode_constraints(
     ['Mann']
     """
     if isinstance(suppressed, str) or not isinstance(suppressed, Iterable):
-        raise ValueError(
-            f"Argument `suppressed` must be a list of str or int. Received: {suppressed!r:.80}"
-        )
+        raise ArgumentError("suppressed", "be a list of str or int", suppressed)
     excluded = {UNK} if disable_unknown else set[int]()
     for item in suppressed:
         excluded.update(_suppressed_ids(tokenizer, item))
@@ -280,9 +276,8 @@ def check_count(name: str, values: Any, count: int) -> None:
     if values is not None and (not is_list or len(values) != count):
         kind = "str" if name == "prefixes" else "list of str"
         received = len(values) if is_list else f"one {type(values).__name__}"
-        raise ValueError(
-            f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
-            f"Received: {received}"
+        raise ArgumentError(
+            name, f"have one {kind} or None for each of {count} texts", received=str(received)
         )
 
 
@@ -299,9 +294,8 @@ def _with_texts(
     if phrases is None:
         return constraints
     if isinstance(phrases, str):
-        raise ValueError(
-            "Argument `required` must have a list of str for each text. "
-            f"Received: one str, {phrases!r:.80}"
+        raise ArgumentError(
+            "required", "have a list of str for each text", received=f"one str, {phrases!r:.80}"
         )
     encoded = [_encode_phrase(tokenizer, phrase, constraints.suppressed) for phrase in phrases]
     return replace(constraints, required=tuple(dict.fromkeys(encoded)))
@@ -400,14 +394,15 @@ def _encode_phrase(
     """Return the ids of a phrase, of which none may be suppressed."""
     check_text("required", phrase)
     if not phrase.strip():
-        raise ValueError(f"Argument `required` must have no blank phrase. Received: {phrase!r}")
+        raise ArgumentError("required", "have no blank phrase", phrase)
     ids = spelled_ids(tokenizer, "required", phrase)
     barred = set(ids) & set(suppressed)
     if barred:
         tokens = tokenizer.target_decoder().tokens(barred)
-        raise ValueError(
-            "Argument `required` must have no phrase with a token that is also in "
-            f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
+        raise ArgumentError(
+            "required",
+            "have no phrase with a token that is also in `suppressed`",
+            received=f"{phrase!r:.80}, which contains {tokens!r:.80}",
         )
     return tuple(ids)
 
@@ -427,9 +422,10 @@ def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
     }
     if not item or not ids:
         tokens = tokenizer.target_decoder().tokens(tokenizer.encode_target(item)[:-1])
-        raise ValueError(
-            "Argument `suppressed` must hold texts that are one token each, or ids. "
-            f"Received: {item!r:.80}, {len(tokens)} tokens: {tokens!r:.80}"
+        raise ArgumentError(
+            "suppressed",
+            "hold texts that are one token each, or ids",
+            received=f"{item!r:.80}, {len(tokens)} tokens: {tokens!r:.80}",
         )
     return ids
 
@@ -492,9 +488,11 @@ def check_constraints(
     room, forced = shortlist_room(manifest), len(forced_ids(inputs))
     if room is not None and forced > room:
         name = "prefixes" if constraints.prefix else "required"
-        raise ValueError(
-            f"Argument `{name}` must have at most {room} different tokens for a text, for which "
-            f"the shortlist of the artifact has room, phrases included. Received: {forced}"
+        raise ArgumentError(
+            name,
+            f"have at most {room} different tokens for a text, for which the shortlist of the "
+            "artifact has room, phrases included",
+            received=str(forced),
         )
     check_room(constraints, limit, manifest.search.get("forbidden") or ())
 
@@ -515,9 +513,7 @@ def forced_ids(inputs: Mapping[str, NDArray[Any]]) -> set[int]:
 def check_beam_for_phrases(beam_size: int | None) -> None:
     """Raise a `ValueError` if `beam_size`, an option or `None`, is too small for phrases."""
     if beam_size == 1:
-        raise ValueError(
-            "Argument `beam_size` must be at least 2 for required phrases. Received: 1"
-        )
+        raise ArgumentError("beam_size", "be at least 2 for required phrases", received="1")
 
 
 def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] = ()) -> None:
@@ -532,16 +528,19 @@ def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] 
     prefix = constraints.prefix
     barred = set(itertools.chain(*constraints.required)) & set(forbidden)
     if barred:
-        raise ValueError(
-            "Argument `required` must have no phrase with a token that the search forbids. "
-            f"Received: the id {min(barred)}"
+        raise ArgumentError(
+            "required",
+            "have no phrase with a token that the search forbids",
+            received=f"the id {min(barred)}",
         )
     room = limit - len(prefix)
     missing = count_missing(constraints.required, prefix)
     if missing > room:
-        raise ValueError(
-            f"Argument `required` must have at most {room} tokens for a text, the largest number "
-            f"of output tokens after its prefix. Received: {missing}"
+        raise ArgumentError(
+            "required",
+            f"have at most {room} tokens for a text, the largest number of output tokens "
+            "after its prefix",
+            received=str(missing),
         )
 
 
@@ -567,7 +566,8 @@ def check_prefix(constraints: Constraints, limit: int) -> None:
     """Raise a `ValueError` if the prefix is longer than `limit`, the most output tokens."""
     length = len(constraints.prefix)
     if length > limit:
-        raise ValueError(
-            f"Argument `prefixes` must have at most {limit} tokens each, the largest number of "
-            f"output tokens. Received: {length}"
+        raise ArgumentError(
+            "prefixes",
+            f"have at most {limit} tokens each, the largest number of output tokens",
+            received=str(length),
         )

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
+from keras_bahdanau_runtime.errors import (
+    ArgumentError,
+    CorruptArtifactError,
+    LimitError,
+    RunError,
+    require,
+)
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import (
@@ -99,10 +105,7 @@ def resolve_providers(
         chosen = [(CUDA, options)] if CUDA in available else []
         chosen.append((CPU, {}))
     if not chosen or not {name for name, _ in chosen} <= set(available):
-        raise ValueError(
-            f"Argument `providers` must be 'auto' or a selection from {available}. "
-            f"Received: {providers!r}"
-        )
+        raise ArgumentError("providers", f"be 'auto' or a selection from {available}", providers)
     defaults = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
     return [(name, defaults | options if name == CUDA else options) for name, options in chosen]
 
@@ -112,9 +115,8 @@ def _provider_options(providers: Any) -> list[tuple[str, dict[str, Any]]]:
     for provider in providers if isinstance(providers, (list, tuple)) else [providers]:
         pair = (provider, {}) if isinstance(provider, str) else provider
         if type(pair) is not tuple or list(map(type, pair)) != [str, dict]:
-            raise ValueError(
-                "Argument `providers` must be a name, or a list of names and of (name, options) "
-                f"pairs. Received: {providers!r}"
+            raise ArgumentError(
+                "providers", "be a name, or a list of names and of (name, options) pairs", providers
             )
         pairs.append(pair)
     return pairs
@@ -132,7 +134,7 @@ def with_tf32(providers: Providers, enabled: bool) -> Providers:
         ValueError: `enabled` is not a bool.
     """
     if type(enabled) is not bool:
-        raise ValueError(f"Argument `tf32` must be a bool. Received: {enabled!r}")
+        raise ArgumentError("tf32", "be a bool", enabled)
     if not enabled:
         return providers
     return [
@@ -275,10 +277,13 @@ def open_session(
             )
     except _onnxruntime_errors() as error:
         if names != [CPU] and _opens_on_cpu(onnxruntime, contents, options):
-            raise ValueError(
-                f"Argument `providers` must name providers that open {path}. Received: "
-                f"{[name for name in names if name != CPU]}, which fail although the CPU works: "
-                f"{_one_line(error)}"
+            raise ArgumentError(
+                "providers",
+                f"name providers that open {path}",
+                received=(
+                    f"{[name for name in names if name != CPU]}, which fail although the CPU "
+                    f"works: {_one_line(error)}"
+                ),
             ) from error
         raise CorruptArtifactError(
             f"{path}: expected a graph that onnxruntime opens. Received: {_one_line(error)}"
@@ -296,9 +301,13 @@ def open_session(
     used = session.get_providers()
     missing = [name for name in names if name not in used]
     if missing and not is_auto(providers):
-        raise ValueError(
-            f"Argument `providers` must name providers that start. Received: {missing}, which did "
-            f"not start; onnxruntime printed the reason and would use {used}."
+        raise ArgumentError(
+            "providers",
+            "name providers that start",
+            received=(
+                f"{missing}, which did not start; onnxruntime printed the reason and would use "
+                f"{used}."
+            ),
         )
     if missing:
         logger.warning("%s did not start; onnxruntime printed the reason.", missing)
@@ -379,9 +388,10 @@ def _limited_arena(
         yield
         return
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < _BOUNDED_SINCE:
-        raise ValueError(
-            "Argument `megabytes` must be None with onnxruntime before 1.27, which does not limit "
-            f"all tensors. Received: {megabytes} with onnxruntime {onnxruntime.__version__}"
+        raise ArgumentError(
+            "megabytes",
+            "be None with onnxruntime before 1.27, which does not limit all tensors",
+            received=f"{megabytes} with onnxruntime {onnxruntime.__version__}",
         )
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)

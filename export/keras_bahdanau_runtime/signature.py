@@ -12,7 +12,7 @@ FORMAT_VERSION = 1
 
 MANIFEST_FILE = "manifest.json"
 # A folder with one of these is a training run, which must be exported before it can be run.
-RUN_FILES = ("options.json", "last.keras", "best.keras")
+OF_RUNS = ("options.json", "last.keras", "best.keras")
 MODEL_FILE = "model.onnx"
 ENCODER_FILE = "encoder.onnx"
 STEP_FILE = "step.onnx"

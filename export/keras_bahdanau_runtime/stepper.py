@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_limits, checked_ids
 from keras_bahdanau_runtime.errors import (
+    ArgumentError,
     CorruptArtifactError,
     RunError,
     UnsupportedArtifactError,
@@ -203,9 +204,10 @@ class Stepper:
         shape = (next(iter(state.values())).shape()[0],) if state else None
         tokens = np.asarray(tokens)
         if tokens.shape != shape or tokens.dtype.kind not in "iu":
-            raise ValueError(
-                f"Argument `tokens` must be ints of shape {shape}, one for each row of the state. "
-                f"Received: {tokens.dtype} of shape {tokens.shape}"
+            raise ArgumentError(
+                "tokens",
+                f"be ints of shape {shape}, one for each row of the state",
+                received=f"{tokens.dtype} of shape {tokens.shape}",
             )
         tokens = np.ascontiguousarray(tokens, np.int32)
         if not self._fixed_buffers:
@@ -216,9 +218,10 @@ class Stepper:
             return outputs, next_state
         buffers = self._buffers_of(memory)
         if buffers is None or state is not buffers.latest[0]:
-            raise ValueError(
-                "Arguments `state` and `memory` must be those of the latest start or step. "
-                "Received: others; without fixed_buffers=True any state can be continued."
+            raise ArgumentError(
+                ("state", "memory"),
+                "be those of the latest start or step",
+                received="others; without fixed_buffers=True any state can be continued.",
             )
         current = buffers.current
         next_state = buffers.states[1 - current]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
 from keras_bahdanau_runtime.errors import (
+    ArgumentError,
     CorruptArtifactError,
     RunError,
     UnsupportedArtifactError,
@@ -125,7 +126,7 @@ def translate_texts(
     """
     check_positive(batch_size=batch_size, n_best=n_best)
     if on_error not in ("raise", "keep"):
-        raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
+        raise ArgumentError("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     encoding_limit = None if keep and not truncate else max_source_length
     texts, invalid = _replace_invalid(texts) if keep else (texts, {})
@@ -222,9 +223,10 @@ def _search(
         ]
     beam = outputs["tokens"].shape[1]
     if n_best > beam:
-        raise ValueError(
-            f"Argument `n_best` must be at most {beam}, the hypotheses that the search returns. "
-            f"Received: {n_best}"
+        raise ArgumentError(
+            "n_best",
+            f"be at most {beam}, the hypotheses that the search returns",
+            received=str(n_best),
         )
     return [{name: values[i] for name, values in outputs.items()} for i in range(len(batch))]
 
@@ -291,9 +293,10 @@ def decode_hypotheses(
     scores = outputs["scores"][:n_best]
     existing = [k for k, score in enumerate(scores) if not np.isneginf(score)]
     if not existing:
-        raise ValueError(
-            "Argument `options` must leave an output for each text. Received: options and "
-            "constraints that exclude all tokens of a step"
+        raise ArgumentError(
+            "options",
+            "leave an output for each text",
+            received="options and constraints that exclude all tokens of a step",
         )
     if not np.isfinite(scores[existing]).all():
         raise RunError(

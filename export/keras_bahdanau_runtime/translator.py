@@ -20,7 +20,11 @@ from keras_bahdanau_runtime.checks import (
     checked_stream,
     checked_texts,
 )
-from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import (
+    ArgumentError,
+    CorruptArtifactError,
+    UnsupportedArtifactError,
+)
 from keras_bahdanau_runtime.hub import download
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
@@ -477,9 +481,7 @@ class Translator:
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
         max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
         if len(array) > max_rows:
-            raise ValueError(
-                f"Argument `source` must have at most {max_rows} rows. Received: {len(array)}"
-            )
+            raise ArgumentError("source", f"have at most {max_rows} rows", received=str(len(array)))
         outputs = self.search(array, noise=noise)
         longest = int(outputs["lengths"].max())
         cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
@@ -675,7 +677,7 @@ class Translator:
         check_positive(count=count)
         source = self.encode([text])
         if not source:
-            raise ValueError(f"Argument `text` must not be blank. Received: {text!r:.80}")
+            raise ArgumentError("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer(), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
@@ -683,9 +685,10 @@ class Translator:
         start = spelled_ids(tokenizer, "prefix", prefix)
         limit = max_output_length(self.manifest.search, len(source[0]))
         if len(start) >= limit:
-            raise ValueError(
-                f"Argument `prefix` must have less than {limit} tokens, the largest number of "
-                f"output tokens. Received: {len(start)}"
+            raise ArgumentError(
+                "prefix",
+                f"have less than {limit} tokens, the largest number of output tokens",
+                received=str(len(start)),
             )
         words = self.open_stepper().likeliest_words(
             np.array(source, np.int32),
@@ -762,17 +765,14 @@ class Translator:
         are options of the graph by name; see `search_options`.
         """
         if not source.size:  # onnxruntime's GRU would end the process
-            raise ValueError(f"Argument `source` must hold ids. Received: shape {source.shape}")
+            raise ArgumentError("source", "hold ids", received=f"shape {source.shape}")
         options, inputs = dict(inputs or {}), {TRANSLATE.inputs[0].name: source}
         if self._is_sampling:
             inputs[NOISE.name] = checked_noise(
                 noise, self.manifest.search, len(source), self._megabytes
             )
         elif noise is not None:
-            raise ValueError(
-                "Argument `noise` must be None for an artifact that does not sample. "
-                f"Received: {noise!r:.80}"
-            )
+            raise ArgumentError("noise", "be None for an artifact that does not sample", noise)
         room = shortlist_room(self.manifest)
         if room is not None and len(source) > 1 and len(forced_ids(options)) > room:
             # All rows of a run share the shortlist, which has no room for the tokens of so many.

@@ -12,6 +12,7 @@ from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau.run_folder import HISTORY_FILE
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write
 
 # The mode of a monitored value by the last word of its name.
@@ -67,9 +68,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         check_range("patience", patience, int, 0)
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise ValueError(
-                f"Argument `folder` must be a folder that exists. Received: {str(folder)!r}"
-            )
+            raise ArgumentError("folder", "be a folder that exists", str(folder))
         self.monitor = monitor
         self.mode = _mode_of(monitor, mode)
         self.keep = keep
@@ -101,9 +100,10 @@ class RunCheckpoint(keras.callbacks.Callback):
         values = {name: float(value) for name, value in (logs or {}).items()}
         row = {"epoch": epoch + 1, "update": update_count(self.model), **values}
         if self.monitor not in row:
-            raise ValueError(
-                f"Argument `monitor` must name a value in the logs. Received: {self.monitor!r}; "
-                f"the logs hold {sorted(row)}"
+            raise ArgumentError(
+                "monitor",
+                "name a value in the logs",
+                received=f"{self.monitor!r}; the logs hold {sorted(row)}",
             )
         best = self.best
         self.rows.append(row)
@@ -143,9 +143,10 @@ class RunCheckpoint(keras.callbacks.Callback):
                     if value != "":
                         float(value)
         except (KeyError, TypeError, ValueError, csv.Error) as error:
-            raise ValueError(
-                "Argument `folder` must be new, or of a run whose history.csv holds a row of "
-                f"numbers for each epoch. Received: {str(path)!r}: {type(error).__name__} {error}"
+            raise ArgumentError(
+                "folder",
+                "be new, or of a run whose history.csv holds a row of numbers for each epoch",
+                received=f"{str(path)!r}: {type(error).__name__} {error}",
             ) from error
         return rows
 
@@ -162,14 +163,15 @@ class RunCheckpoint(keras.callbacks.Callback):
 
 def _mode_of(monitor, mode):
     if mode not in ("auto", "max", "min"):
-        raise ValueError(f'Argument `mode` must be "auto", "max" or "min". Received: {mode!r}')
+        raise ArgumentError("mode", 'be "auto", "max" or "min"', mode)
     if mode != "auto":
         return mode
     word = monitor.lower().rsplit("_", 1)[-1]
     if word not in MODES:
-        raise ValueError(
-            'Argument `mode` must be "max" or "min" where the name of `monitor` ends in none of '
-            f"{sorted(MODES)}. Received: monitor={monitor!r}"
+        raise ArgumentError(
+            "mode",
+            f'be "max" or "min" where the name of `monitor` ends in none of {sorted(MODES)}',
+            received=f"monitor={monitor!r}",
         )
     return MODES[word]
 

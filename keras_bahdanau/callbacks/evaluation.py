@@ -8,6 +8,7 @@ from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau.search.beam import GreedySearch
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
@@ -51,12 +52,13 @@ class TranslationScore(keras.callbacks.Callback):
         self.sources = checked_texts("sources", sources)
         self.references = checked_texts("references", references)
         if len(self.references) != len(self.sources):
-            raise ValueError(
-                f"Argument `references` must hold one for each of {len(self.sources)} sources. "
-                f"Received: {len(self.references)}"
+            raise ArgumentError(
+                "references",
+                f"hold one for each of {len(self.sources)} sources",
+                received=str(len(self.references)),
             )
         if not self.sources:
-            raise ValueError("Argument `sources` must hold a sentence. Received: none")
+            raise ArgumentError("sources", "hold a sentence", received="none")
         check_positive(batch_size=batch_size)
         if not callable(max_length):
             check_setting("max_length", max_length)
@@ -114,9 +116,7 @@ class HeldOutLoss(keras.callbacks.Callback):
     def __init__(self, dataset):
         super().__init__()
         if not isinstance(dataset, keras.utils.PyDataset):
-            raise ValueError(
-                f"Argument `dataset` must be a TranslationDataset. Received: {dataset!r:.80}"
-            )
+            raise ArgumentError("dataset", "be a TranslationDataset", dataset)
         self.dataset = dataset
 
     def on_train_begin(self, logs=None):

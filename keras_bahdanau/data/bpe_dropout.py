@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.text.pieces import byte_pieces
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -53,14 +54,15 @@ class BPEDropout:
 
     def __init__(self, tokenizer, dropout: float = 0.1, seed: int = 0):
         if not isinstance(tokenizer, Tokenizer):
-            raise ValueError(f"Argument `tokenizer` must be a Tokenizer. Received: {tokenizer!r}")
+            raise ArgumentError("tokenizer", "be a Tokenizer", tokenizer)
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
         for spelling in tokenizer.spellings:
             if spelling.kind != "byte-level":
-                raise ValueError(
-                    "Argument `tokenizer` must be of byte-level pieces. "
-                    f"Received: one whose pieces are spelled as {spelling.kind}"
+                raise ArgumentError(
+                    "tokenizer",
+                    "be of byte-level pieces",
+                    received=f"one whose pieces are spelled as {spelling.kind}",
                 )
         self._source = _Segmenter(tokenizer.source, dropout, seed)
         self._target = self._source
@@ -77,9 +79,10 @@ class _Segmenter:
     def __init__(self, tokenizer, dropout, seed):
         model = json.loads(tokenizer.to_str())["model"]
         if model["type"] != "BPE":
-            raise ValueError(
-                "Argument `tokenizer` must be of byte pairs, whose merges can be left out. "
-                f"Received: one of {model['type']}"
+            raise ArgumentError(
+                "tokenizer",
+                "be of byte pairs, whose merges can be left out",
+                received=f"one of {model['type']}",
             )
         self._vocabulary, self._tokenizer = model["vocab"], tokenizer
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}

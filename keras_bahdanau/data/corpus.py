@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -339,9 +340,10 @@ class PreparedCorpus:
         self._verified.add(name)
 
     def _raise(self, reason: str) -> NoReturn:
-        raise ValueError(
-            "Argument `path` must be a complete corpus written by `prepare`. "
-            f"Received: {str(self.path)!r}: {reason}"
+        raise ArgumentError(
+            "path",
+            "be a complete corpus written by `prepare`",
+            received=f"{str(self.path)!r}: {reason}",
         )
 
 
@@ -366,9 +368,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} is not that of a corpus"
         )
     if manifest.get("version") != VERSION:
-        raise ValueError(
-            f"Argument `path` must be a corpus of version {VERSION}. "
-            f"Received: {str(path)!r}, of version {manifest.get('version')!r}"
+        raise ArgumentError(
+            "path",
+            f"be a corpus of version {VERSION}",
+            received=f"{str(path)!r}, of version {manifest.get('version')!r}",
         )
     if missing := _KEYS - set(manifest):
         raise ValueError(

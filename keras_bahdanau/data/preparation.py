@@ -54,6 +54,7 @@ from keras_bahdanau.data.corpus import (
 )
 from keras_bahdanau.data.filters import PairFilter
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256, fsync
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
@@ -167,9 +168,8 @@ def prepare(
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
-        raise ValueError(
-            "Argument `tokenizer` must be given with `alignments`, whose positions count tokens. "
-            "Received: None"
+        raise ArgumentError(
+            "tokenizer", "be given with `alignments`, whose positions count tokens", received="None"
         )
     tokenizer_options = {
         "vocabulary_size": vocabulary_size,
@@ -271,9 +271,10 @@ class _Job:
         if not plan.pairs:
             rest = " that `filter` keeps" if plan.filtered else ""
             rest += f", and {plan.bad} bad lines" if plan.bad else ""
-            raise ValueError(
-                "Arguments `sources` and `targets` must contain a pair of sentences. Received: "
-                f"none without a blank side{rest}"
+            raise ArgumentError(
+                ("sources", "targets"),
+                "contain a pair of sentences",
+                received=f"none without a blank side{rest}",
             )
         if tokenizer is None:
             self.progress("training the tokenizer", len(sample), None)
@@ -353,9 +354,10 @@ class _Job:
         sizes = np.diff(bounds).sum(axis=0).tolist()
         dropped = sum(record.dropped for record in records)
         if not sum(sizes):
-            raise ValueError(
-                "Argument `max_length` must leave at least one pair. "
-                f"Received: {self.options['max_length']}, and all {dropped} pairs are longer"
+            raise ArgumentError(
+                "max_length",
+                "leave at least one pair",
+                received=f"{self.options['max_length']}, and all {dropped} pairs are longer",
             )
         seed = self.options["seed"]
         tasks = [
@@ -418,9 +420,10 @@ class _Job:
 
     def _check_options(self, version: Any, previous: Any, tokenizer: Tokenizer | None) -> None:
         if version != VERSION:
-            raise ValueError(
-                f"Argument `output` must be a new folder, or of version {VERSION}. "
-                f"Received: {str(self.output)!r}, of version {version!r}"
+            raise ArgumentError(
+                "output",
+                f"be a new folder, or of version {VERSION}",
+                received=f"{str(self.output)!r}, of version {version!r}",
             )
         options = self._all_options()
         changed = [
@@ -431,16 +434,18 @@ class _Job:
         if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
             changed.append("`tokenizer` is a different one")
         if changed:
-            raise ValueError(
-                "Argument `output` must be a new folder, or one that was written with the same "
-                f"options. Received: {str(self.output)!r}, but {', '.join(changed)}"
+            raise ArgumentError(
+                "output",
+                "be a new folder, or one that was written with the same options",
+                received=f"{str(self.output)!r}, but {', '.join(changed)}",
             )
 
     def _raise_changed_texts(self, pairs: int | None) -> None:
         where = "" if pairs is None else f", after pair {pairs}"
-        raise ValueError(
-            "Arguments `sources` and `targets` must contain the texts that the corpus in "
-            f"{self.output} was started with. Received: other texts{where}; they have changed"
+        raise ArgumentError(
+            ("sources", "targets"),
+            f"contain the texts that the corpus in {self.output} was started with",
+            received=f"other texts{where}; they have changed",
         )
 
 
@@ -468,17 +473,14 @@ def _check_arguments(
     if processes is not None:
         check_range("processes", processes, int, 1)
     if too_long not in TOO_LONG:
-        raise ValueError(f"Argument `too_long` must be one of {TOO_LONG}. Received: {too_long!r}")
+        raise ArgumentError("too_long", f"be one of {TOO_LONG}", too_long)
 
 
 def _check_defaults(tokenizer_options: dict[str, Any]) -> None:
     parameters = inspect.signature(prepare).parameters
     for name, value in tokenizer_options.items():
         if value != parameters[name].default:
-            raise ValueError(
-                f"Argument `{name}` must be left out with a `tokenizer`, which is not trained. "
-                f"Received: {value!r}"
-            )
+            raise ArgumentError(name, "be left out with a `tokenizer`, which is not trained", value)
 
 
 @contextlib.contextmanager
@@ -486,9 +488,10 @@ def _claim(output: Path) -> Iterator[None]:
     """Lock the folder; raise a `ValueError` if it contains other files."""
     with claim_folder(output, "prepares"):
         if not may_prepare_in(output):
-            raise ValueError(
-                "Argument `output` must be a new folder, or that of an interrupted call. "
-                f"Received: {str(output)!r}, which contains other files"
+            raise ArgumentError(
+                "output",
+                "be a new folder, or that of an interrupted call",
+                received=f"{str(output)!r}, which contains other files",
             )
         yield
 

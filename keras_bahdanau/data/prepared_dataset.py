@@ -25,6 +25,7 @@ from keras_bahdanau.data.streams import (
     merge_counts,
 )
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 
 _BATCHES_PER_SHAPE = 8  # in a shard, on average
 
@@ -133,11 +134,12 @@ class PreparedDataset(EpochDataset):
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
         check_range("multiple", multiple, int, 1)
         if shuffle not in (True, False):
-            raise ValueError(f"Argument `shuffle` must be True or False. Received: {shuffle!r}")
+            raise ArgumentError("shuffle", "be True or False", shuffle)
         if batch_tokens is None and batch_size % multiple:
-            raise ValueError(
-                f"Argument `batch_size` must be a multiple of {multiple}, because devices share "
-                f"the rows. Received: {batch_size}"
+            raise ArgumentError(
+                "batch_size",
+                f"be a multiple of {multiple}, because devices share the rows",
+                received=str(batch_size),
             )
         check_range("temperature", temperature, float, 0, open_low=True)
         check_range("shapes", shapes, int, 1, 2**16 - 1)
@@ -155,9 +157,10 @@ class PreparedDataset(EpochDataset):
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
         if self._aligned and resample is not None:
-            raise ValueError(
-                "Argument `resample` must be None for corpora with alignments, because it changes "
-                f"the positions of tokens. Received: {resample!r}"
+            raise ArgumentError(
+                "resample",
+                "be None for corpora with alignments, because it changes the positions of tokens",
+                resample,
             )
         if resample is not None:
             self._streams = [
@@ -207,10 +210,11 @@ class PreparedDataset(EpochDataset):
         if rows.min() < min_rows:
             needed = int(sides.sum(axis=1).max()) * min_rows
             over = int(counts[ids * min_rows > self.batch_tokens].sum())
-            raise ValueError(
-                f"Argument `batch_tokens` must be at least {needed}, enough for {min_rows} of the "
-                "longest rows, or `max_length` be smaller. Received: "
-                f"{self.batch_tokens}, which {over} of {counts.sum()} pairs alone exceed"
+            raise ArgumentError(
+                "batch_tokens",
+                f"be at least {needed}, enough for {min_rows} of the longest rows, or "
+                "`max_length` be smaller",
+                received=f"{self.batch_tokens}, which {over} of {counts.sum()} pairs alone exceed",
             )
         return Shapes(sides, rows)
 
@@ -271,23 +275,23 @@ def _opened(corpora):
     if isinstance(corpora, (str, os.PathLike, PreparedCorpus)):
         corpora = [corpora]
     if not isinstance(corpora, Iterable):
-        raise ValueError(
-            "Argument `corpora` must be a PreparedCorpus, the path of one, or a list of them. "
-            f"Received: {corpora!r}"
+        raise ArgumentError(
+            "corpora", "be a PreparedCorpus, the path of one, or a list of them", corpora
         )
     opened = [
         corpus if isinstance(corpus, PreparedCorpus) else PreparedCorpus(corpus)
         for corpus in corpora
     ]
     if not opened:
-        raise ValueError("Argument `corpora` must hold at least one corpus. Received: none")
+        raise ArgumentError("corpora", "hold at least one corpus", received="none")
     for other in opened[1:]:
         # Another version of the tokenizers library may have written an equal tokenizer.
         same_file = other.tokenizer_hash == opened[0].tokenizer_hash
         if not same_file and other.tokenizer != opened[0].tokenizer:
-            raise ValueError(
-                "Argument `corpora` must be prepared with one tokenizer. Received: "
-                f"{str(opened[0].path)!r} and {str(other.path)!r}, which have different ones"
+            raise ArgumentError(
+                "corpora",
+                "be prepared with one tokenizer",
+                received=f"{str(opened[0].path)!r} and {str(other.path)!r}, which have two",
             )
     return opened
 
@@ -298,9 +302,10 @@ def _checked_shares(shares, corpora):
     for share in shares:
         check_range("shares", share, float, 0, 1, open_low=True, open_high=True)
     if len(shares) != len(corpora) - 1 or sum(shares) >= 1:
-        raise ValueError(
-            "Argument `shares` must have a share for each corpus but the first, below 1 in all. "
-            f"Received: {shares} for {len(corpora)} corpora"
+        raise ArgumentError(
+            "shares",
+            "have a share for each corpus but the first, below 1 in all",
+            received=f"{shares} for {len(corpora)} corpora",
         )
     return shares
 

@@ -13,6 +13,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 SOURCES = ("backward_first", "last", "ends", "mean", "zero")
 
@@ -64,7 +65,7 @@ class Bridge(SequenceLayer):
     ):
         super().__init__(**kwargs)
         if source not in SOURCES:
-            raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
+            raise ArgumentError("source", f"be one of {SOURCES}", source)
         self.sizes = _checked_sizes(sizes)
         self.supports_masking = True
         self.source = source
@@ -73,9 +74,10 @@ class Bridge(SequenceLayer):
 
     def build(self, annotations_shape):
         if len(annotations_shape) != 3:
-            raise ValueError(
-                "Argument `annotations` must be (batch, time, width). "
-                f"Received: shape {tuple(annotations_shape)}"
+            raise ArgumentError(
+                "annotations",
+                "be (batch, time, width)",
+                received=f"shape {tuple(annotations_shape)}",
             )
         if self.source == "zero":
             return
@@ -198,10 +200,7 @@ class StateBridge(SequenceLayer):
 def _checked_sizes(sizes):
     """Return `sizes` as a list, or raise a `ValueError` unless it is a list of positive ints."""
     if not isinstance(sizes, (list, tuple)):
-        raise ValueError(
-            "Argument `sizes` must be a list with the width of each state tensor. "
-            f"Received: {sizes!r}"
-        )
+        raise ArgumentError("sizes", "be a list with the width of each state tensor", sizes)
     check_positive(**{f"sizes[{number}]": size for number, size in enumerate(sizes)})
     return list(sizes)
 

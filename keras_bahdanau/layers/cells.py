@@ -8,6 +8,7 @@ import keras
 from keras import ops, tree
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -57,9 +58,10 @@ class ResidualCell(keras.layers.StackedRNNCells):
 
     def build(self, input_shape):
         if input_shape[-1] != self.output_size:
-            raise ValueError(
-                "Argument `cell` must have an output as wide as its input, of width "
-                f"{input_shape[-1]}. Received: an output of width {self.output_size}"
+            raise ArgumentError(
+                "cell",
+                f"have an output as wide as its input, of width {input_shape[-1]}",
+                received=f"an output of width {self.output_size}",
             )
         super().build(input_shape)
 
@@ -254,12 +256,13 @@ def _normalize(x, gain, bias, epsilon):
 def check_cell(name, cell):
     """Raise a `ValueError` unless `cell` is a recurrent cell."""
     if isinstance(cell, keras.layers.RNN):
-        raise ValueError(
-            f"Argument `{name}` must be a cell, not a recurrent layer; write "
-            f"{type(cell.cell).__name__} instead of {type(cell).__name__}. Received: {cell!r}"
+        raise ArgumentError(
+            name,
+            f"be a cell, not a recurrent layer; write {type(cell.cell).__name__} instead of "
+            f"{type(cell).__name__}",
+            cell,
         )
     if not hasattr(cell, "state_size"):
-        raise ValueError(
-            f"Argument `{name}` must be a Keras RNN cell (with `state_size`), such as "
-            f"keras.layers.GRUCell(64). Received: {cell!r}"
+        raise ArgumentError(
+            name, "be a Keras RNN cell (with `state_size`), such as keras.layers.GRUCell(64)", cell
         )

@@ -12,6 +12,7 @@ from keras_bahdanau.layers.sublayers import (
     serialized,
 )
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -63,14 +64,13 @@ class ClosedLoop(SequenceLayer):
             isinstance(decoder, keras.layers.Layer)
             and callable(getattr(decoder, "unroll", None))  # a bool in `keras.layers.RNN`
         ):
-            raise ValueError(
-                f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"
-            )
+            raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
         check_positive(steps=steps)
         if not (next_input is None or isinstance(next_input, keras.layers.Layer)):
-            raise ValueError(
-                "Argument `next_input` must be None or a Keras layer; write keras.layers.Dense(M) "
-                f"for inputs of width M. Received: {next_input!r}"
+            raise ArgumentError(
+                "next_input",
+                "be None or a Keras layer; write keras.layers.Dense(M) for inputs of width M",
+                next_input,
             )
         self.decoder = decoder
         self.steps = steps
@@ -79,9 +79,10 @@ class ClosedLoop(SequenceLayer):
 
     def build(self, first_shape, annotations_shape):
         if len(first_shape) != 2 or first_shape[-1] is None:
-            raise ValueError(
-                "Argument `first` must be (batch, width), the input of one step. "
-                f"Received: shape {tuple(first_shape)}"
+            raise ArgumentError(
+                "first",
+                "be (batch, width), the input of one step",
+                received=f"shape {tuple(first_shape)}",
             )
         batch, width = first_shape
         inputs = (batch, self.steps, width)
@@ -93,10 +94,11 @@ class ClosedLoop(SequenceLayer):
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
             next_width = output_width(self.next_input, row)
         if next_width != width:
-            raise ValueError(
-                f"Argument `next_input` must map an output of width {output} to an input of width "
-                f"{width}, like `first`; write next_input=keras.layers.Dense({width}). "
-                f"Received: {self.next_input!r}, which returns width {next_width}"
+            raise ArgumentError(
+                "next_input",
+                f"map an output of width {output} to an input of width {width}, like `first`; "
+                f"write next_input=keras.layers.Dense({width})",
+                received=f"{self.next_input!r}, which returns width {next_width}",
             )
 
     def call(self, first, annotations, annotations_mask=None, initial_state=None, training=None):

@@ -33,6 +33,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @register_named_tuple
@@ -495,9 +496,10 @@ def step_cell(cell, inputs, state, training):
     output, after = cell(inputs, pack(template, state), training=training)
     after = tuple(flatten(after))
     if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
-        raise ValueError(
-            f"Argument `cell` must return states of its `state_size`, {sizes}. "
-            f"Received: states of shapes {[tuple(part.shape) for part in after]}"
+        raise ArgumentError(
+            "cell",
+            f"return states of its `state_size`, {sizes}",
+            received=f"states of shapes {[tuple(part.shape) for part in after]}",
         )
     # The state of a loop must keep its dtype, even if the cell has another dtype policy.
     after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))
@@ -548,27 +550,25 @@ def check_state_names(**names):
     """Raise a `ValueError` unless each value is "previous" or "current"."""
     for name, value in names.items():
         if value not in ("previous", "current"):
-            raise ValueError(
-                f'Argument `{name}` must be "previous" or "current". Received: {value!r}'
-            )
+            raise ArgumentError(name, 'be "previous" or "current"', value)
 
 
 def check_attention(attention):
     """Raise a `ValueError` unless `attention` is an `Attention`."""
     if not isinstance(attention, Attention):
-        raise ValueError(
-            "Argument `attention` must be an Attention, such as BahdanauAttention(64). "
-            f"Received: {attention!r}"
+        raise ArgumentError(
+            "attention", "be an Attention, such as BahdanauAttention(64)", attention
         )
 
 
 def check_logits(return_attention_logits, attention):
     """Raise a `ValueError` if logits are requested from an attention without logits."""
     if return_attention_logits and not attention.has_logits:
-        raise ValueError(
-            "Argument `return_attention_logits` must be False with this attention, which does not "
-            "have one score per position; use BahdanauAttention with one head for logits. "
-            f"Received: True with {attention!r}"
+        raise ArgumentError(
+            "return_attention_logits",
+            "be False with this attention, which does not have one score per position; use "
+            "BahdanauAttention with one head for logits",
+            received=f"True with {attention!r}",
         )
 
 
@@ -581,17 +581,16 @@ def checked_cell(name, cell):
     is_list = isinstance(cell, (list, tuple))
     cells = list(cell) if is_list else [cell]
     if not cells:
-        raise ValueError(
-            f"Argument `{name}` must be a Keras RNN cell or a list of them. Received: {cell!r}"
-        )
+        raise ArgumentError(name, "be a Keras RNN cell or a list of them", cell)
     for inner in cells:
         check_cell(name, inner)
     cell = keras.layers.StackedRNNCells(cells) if is_list else cell
     state = flatten(inner_cells(cell)[-1].state_size)[0]
     if getattr(cell, "output_size", state) != state:
-        raise ValueError(
-            f"Argument `{name}` must have an output as wide as its first state, {state}. "
-            f"Received: an output of width {cell.output_size}"
+        raise ArgumentError(
+            name,
+            f"have an output as wide as its first state, {state}",
+            received=f"an output of width {cell.output_size}",
         )
     return cell
 
@@ -763,15 +762,16 @@ def checked_states(states, sizes, rows):
     other_types = sorted({type(state).__name__ for state in states if not hasattr(state, "shape")})
     shapes = [] if other_types else shapes_of(states)
     if [shape[1:] for shape in shapes] != [(size,) for size in sizes]:
-        raise ValueError(
-            "Argument `initial_state` must have one tensor for each state of the cell, "
-            f"(batch, size) with sizes {sizes}. Received: "
-            f"{f'values of type {other_types}' if other_types else f'shapes {shapes}'}"
+        raise ArgumentError(
+            "initial_state",
+            f"have one tensor for each state of the cell, (batch, size) with sizes {sizes}",
+            received=f"{f'values of type {other_types}' if other_types else f'shapes {shapes}'}",
         )
     if any(None not in (shape[0], rows) and shape[0] != rows for shape in shapes):
-        raise ValueError(
-            "Argument `initial_state` must have as many rows as the annotations, "
-            f"{rows}. Received: shapes {shapes}"
+        raise ArgumentError(
+            "initial_state",
+            f"have as many rows as the annotations, {rows}",
+            received=f"shapes {shapes}",
         )
     return states
 

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.sequences import index_among_kept
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import PAD
 
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
@@ -67,9 +68,7 @@ class ScheduledSampling(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if schedule not in _SCHEDULES:
-            raise ValueError(
-                f"Argument `schedule` must be one of {_SCHEDULES}. Received: {schedule!r}"
-            )
+            raise ArgumentError("schedule", f"be one of {_SCHEDULES}", schedule)
         if schedule == "inverse_sigmoid":
             check_range("k", k, float, 1)
         else:

@@ -13,6 +13,7 @@ import keras
 from keras import ops, tree
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 class SequenceLayer(keras.layers.Layer):
@@ -93,9 +94,10 @@ def check_widths(**shapes):
     """Raise a `ValueError` if the last axis of one of `shapes` is unknown."""
     for name, shape in shapes.items():
         if shape[-1] is None:
-            raise ValueError(
-                f"Argument `{name}` must have a known width, its last axis; write "
-                f"keras.Input((None, 64)) for width 64. Received: shape {tuple(shape)}"
+            raise ArgumentError(
+                name,
+                "have a known width, its last axis; write keras.Input((None, 64)) for width 64",
+                received=f"shape {tuple(shape)}",
             )
 
 
@@ -275,9 +277,10 @@ def checked_mask(name, mask, sequences):
         None in (size, of) or size == of for size, of in zip(mask.shape, expected, strict=True)
     )
     if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise ValueError(
-            f"Argument `{name}` must be bool of shape {expected}, True = keep. "
-            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
+        raise ArgumentError(
+            name,
+            f"be bool of shape {expected}, True = keep",
+            received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",
         )
     return mask
 

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bahdanau.distribution import batch_mean, batch_sum
 from keras_bahdanau.losses.projection import Projection, nan_unless_id
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import PAD
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -143,9 +144,8 @@ class TokenCrossentropy(_WordLoss):
             if value is not None:
                 check_range(option, value, int, 1)
                 if reduction not in (*_MEANS, "sum"):
-                    raise ValueError(
-                        f"Argument `reduction` must be a mean or a sum with `{option}`. "
-                        f"Received: {reduction!r}"
+                    raise ArgumentError(
+                        "reduction", f"be a mean or a sum with `{option}`", reduction
                     )
         self.label_smoothing = label_smoothing
         self.chunk_size = chunk_size
@@ -197,9 +197,10 @@ class TokenCrossentropy(_WordLoss):
 def _checked_weights(class_weight):
     """Return `class_weight` with Python numbers, which a config can contain."""
     if not isinstance(class_weight, Mapping) or not class_weight:
-        raise ValueError(
-            "Argument `class_weight` must be a dict from ids to weights of their losses, such as "
-            f"{{3: 5.0}}. Received: {class_weight!r}"
+        raise ArgumentError(
+            "class_weight",
+            "be a dict from ids to weights of their losses, such as {3: 5.0}",
+            class_weight,
         )
     weights = {}
     for item in class_weight.items():
@@ -257,9 +258,10 @@ def check_logits(labels, logits):
     if len(logits.shape) != len(labels.shape) + 1 or any(
         None not in pair and pair[0] != pair[1] for pair in sizes
     ):
-        raise ValueError(
-            "Argument `y_pred` must be logits (B, Ty, V) for `y_true` (B, Ty) or (B, Ty, 1). "
-            f"Received: y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}"
+        raise ArgumentError(
+            "y_pred",
+            "be logits (B, Ty, V) for `y_true` (B, Ty) or (B, Ty, 1)",
+            received=f"y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}",
         )
 
 
@@ -318,9 +320,10 @@ def broadcast_weight(sample_weight, like):
     missing = len(like.shape) - len(weight.shape)
     sizes = zip(weight.shape, like.shape, (like.shape[0], 1), strict=False)
     if missing < 0 or not all(size in (None, of, one) or of is None for size, of, one in sizes):
-        raise ValueError(
-            "Argument `sample_weight` must be (B,), (B, 1) or (B, Ty) for words of shape "
-            f"{tuple(like.shape)}. Received: shape {tuple(weight.shape)}"
+        raise ArgumentError(
+            "sample_weight",
+            f"be (B,), (B, 1) or (B, Ty) for words of shape {tuple(like.shape)}",
+            received=f"shape {tuple(weight.shape)}",
         )
     return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
 

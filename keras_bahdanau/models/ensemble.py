@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau_runtime.errors import ArgumentError
 
 _SPACES = ("probability", "log_probability")
 
@@ -48,18 +49,18 @@ class Ensemble(GenerationMixin, keras.Model):
             or not models
             or not all(isinstance(model, GenerationMixin) for model in models)
         ):
-            raise ValueError(
-                "Argument `models` must be a list of at least one model, such as a Seq2Seq. "
-                f"Received: {models!r}"
+            raise ArgumentError(
+                "models", "be a list of at least one model, such as a Seq2Seq", models
             )
         sizes = [(m.source_vocabulary_size, m.target_vocabulary_size) for m in models]
         if len(set(sizes)) > 1:
-            raise ValueError(
-                "Argument `models` must agree in the sizes of their vocabularies. "
-                f"Received: (source, target) sizes {sizes}"
+            raise ArgumentError(
+                "models",
+                "agree in the sizes of their vocabularies",
+                received=f"(source, target) sizes {sizes}",
             )
         if average not in _SPACES:
-            raise ValueError(f"Argument `average` must be one of {_SPACES}. Received: {average!r}")
+            raise ArgumentError("average", f"be one of {_SPACES}", average)
         self.source_vocabulary_size, self.target_vocabulary_size = sizes[0]
         self.models = models
         self.average = average
@@ -120,8 +121,9 @@ def _shared_tokenizer(models):
     """Return the tokenizer of all models that have one, or `None`."""
     tokenizers = [model.tokenizer for model in models if model.tokenizer is not None]
     if any(other != tokenizers[0] for other in tokenizers[1:]):
-        raise ValueError(
-            "Argument `models` must share one tokenizer, or `tokenizer` be given. "
-            "Received: models with different tokenizers"
+        raise ArgumentError(
+            "models",
+            "share one tokenizer, or `tokenizer` be given",
+            received="models with different tokenizers",
         )
     return tokenizers[0] if tokenizers else None

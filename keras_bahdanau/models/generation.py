@@ -15,6 +15,7 @@ from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import checked_texts
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.search_options import (
@@ -66,17 +67,15 @@ class GenerationMixin:
     def check_tokenizer(self, tokenizer):
         """Raise a `ValueError` unless this is a `Tokenizer` with at most the ids of the model."""
         if not isinstance(tokenizer, Tokenizer):
-            raise ValueError(
-                "Argument `tokenizer` must be a Tokenizer or None. "
-                f"Received: {type(tokenizer).__name__}"
+            raise ArgumentError(
+                "tokenizer", "be a Tokenizer or None", received=str(type(tokenizer).__name__)
             )
         for side in ("source", "target"):
             limit = getattr(self, f"{side}_vocabulary_size")
             size = getattr(tokenizer, f"{side}_vocabulary_size")
             if size > limit:
-                raise ValueError(
-                    f"Argument `tokenizer` must have at most the model's {limit} {side} ids. "
-                    f"Received: {size}"
+                raise ArgumentError(
+                    "tokenizer", f"have at most the model's {limit} {side} ids", received=str(size)
                 )
 
     def save_assets(self, folder):
@@ -450,15 +449,15 @@ class GenerationMixin:
         source = checked_sources(source, self.source_vocabulary_size)
         target = checked_outputs("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
-            raise ValueError(
-                f"Argument `target` must hold one output for each of {len(source)} sources. "
-                f"Received: {len(target)}"
+            raise ArgumentError(
+                "target",
+                f"hold one output for each of {len(source)} sources",
+                received=str(len(target)),
             )
         lengths = (target != PAD).sum(axis=1)
         if not lengths.all():
-            raise ValueError(
-                "Argument `target` must hold no output of only padding. "
-                f"Received: row {np.argmin(lengths)}"
+            raise ArgumentError(
+                "target", "hold no output of only padding", received=f"row {np.argmin(lengths)}"
             )
         if not self.built:
             self.build()
@@ -504,7 +503,7 @@ class GenerationMixin:
         for name, reason in _UNSUPPORTED_EXPORT_ARGUMENTS.items():
             value = kwargs.pop(name, None)
             if value is not None:
-                raise ValueError(f"Argument `{name}` must be None: {reason}. Received: {value!r}")
+                raise ArgumentError(name, f"be None: {reason}", value)
         parity = export(self, filepath, format=format, **kwargs)
         if verbose:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
@@ -540,10 +539,7 @@ def with_options(search, options, max_length=None):
     """
     settings = options.values()
     for name in settings.keys() - search.options().keys():
-        raise ValueError(
-            f"Argument `{name}` must be left out for a {type(search).__name__}. "
-            f"Received: {settings[name]!r}"
-        )
+        raise ArgumentError(name, f"be left out for a {type(search).__name__}", settings[name])
     limit = max_length if isinstance(max_length, int) else None
     options.check_values(limit, search.min_length)
     if settings.get("top_k") == 0:
@@ -594,22 +590,22 @@ def checked_ids(name, ids, size):
         ids = np.asarray(ids)  # not yet int32, for the checks below
     ids = ops.convert_to_numpy(ids)
     if ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(
-            f"Argument `{name}` must be (batch, time) with at least one sentence of at least "
-            f"one id. Received: shape {ids.shape}"
+        raise ArgumentError(
+            name,
+            "be (batch, time) with at least one sentence of at least one id",
+            received=f"shape {ids.shape}",
         )
     if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"Argument `{name}` must hold integers. Received: {ids.dtype}")
+        raise ArgumentError(name, "hold integers", received=str(ids.dtype))
     outside = ids[(ids < 0) | (ids >= size)]
     if outside.size:
-        raise ValueError(
-            f"Argument `{name}` must hold ids in [0, {size}). Received: {int(outside[0])}"
-        )
+        raise ArgumentError(name, f"hold ids in [0, {size})", received=str(int(outside[0])))
     gaps = np.argwhere((ids[:, :-1] == PAD) & (ids[:, 1:] != PAD))
     if gaps.size:
-        raise ValueError(
-            f"Argument `{name}` must be padded ({PAD}) at the right only. "
-            f"Received: row {gaps[0, 0]}, {ids[gaps[0, 0]]}"
+        raise ArgumentError(
+            name,
+            f"be padded ({PAD}) at the right only",
+            received=f"row {gaps[0, 0]}, {ids[gaps[0, 0]]}",
         )
     return ids.astype("int32")
 
@@ -623,8 +619,8 @@ def checked_sources(source, size):
     source = checked_ids("source", source, size)
     empty = np.flatnonzero((source == PAD).all(axis=1))
     if empty.size:
-        raise ValueError(
-            f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+        raise ArgumentError(
+            "source", "hold no sentence of only padding", received=f"row {empty[0]}"
         )
     return source
 
@@ -639,9 +635,10 @@ def checked_outputs(name, ids, size):
     continued = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
     if continued.size:
         row = continued[0, 0]
-        raise ValueError(
-            f"Argument `{name}` must hold nothing after the end of an output, {EOS}. "
-            f"Received: row {row}, {ids[row]}"
+        raise ArgumentError(
+            name,
+            f"hold nothing after the end of an output, {EOS}",
+            received=f"row {row}, {ids[row]}",
         )
     return ids
 
@@ -660,17 +657,19 @@ def checked_prefix(prefix, size, limits):
     """
     prefix = checked_outputs("prefix", prefix, size)
     if len(prefix) != len(limits):
-        raise ValueError(
-            f"Argument `prefix` must hold one prefix for each of {len(limits)} sources. "
-            f"Received: {len(prefix)}"
+        raise ArgumentError(
+            "prefix",
+            f"hold one prefix for each of {len(limits)} sources",
+            received=str(len(prefix)),
         )
     lengths = (prefix != PAD).sum(axis=1)
     too_long = np.flatnonzero(lengths > limits)
     if too_long.size:
         row = too_long[0]
-        raise ValueError(
-            f"Argument `prefix` must be no longer than outputs may be, {limits[row]} by "
-            f"`max_length` and the search. Received: {lengths[row]} ids in row {row}"
+        raise ArgumentError(
+            "prefix",
+            f"be no longer than outputs may be, {limits[row]} by `max_length` and the search",
+            received=f"{lengths[row]} ids in row {row}",
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 
@@ -710,25 +709,28 @@ def checked_completions(completions, size, prefix):
     completions = np.asarray(completions)
     rows = 0 if prefix is None else len(prefix)
     if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
-        raise ValueError(
-            f"Argument `completions` must be ints of shape ({rows}, completions, 2) for {rows} "
-            f"prefixes. Received: {completions.dtype}, shape {completions.shape}"
+        raise ArgumentError(
+            "completions",
+            f"be ints of shape ({rows}, completions, 2) for {rows} prefixes",
+            received=f"{completions.dtype}, shape {completions.shape}",
         )
     for row, ids in enumerate(completions[:, :, 1]):
         values, counts = np.unique(ids[ids != PAD], return_counts=True)
         if (counts > 1).any():
-            raise ValueError(
-                "Argument `completions` must hold each id at most once in a row. "
-                f"Received: {values[counts > 1][0]} in row {row}"
+            raise ArgumentError(
+                "completions",
+                "hold each id at most once in a row",
+                received=f"{values[counts > 1][0]} in row {row}",
             )
     for name, limit, values in (
         ("positions", prefix.shape[1], completions[:, :, 0]),
         ("ids", size, completions[:, :, 1]),
     ):
         if ((values < 0) | (values >= limit)).any():
-            raise ValueError(
-                f"Argument `completions` must hold {name} from 0 to {limit - 1}. "
-                f"Received: {values.min()} to {values.max()}"
+            raise ArgumentError(
+                "completions",
+                f"hold {name} from 0 to {limit - 1}",
+                received=f"{values.min()} to {values.max()}",
             )
     missing = round_up(completions.shape[1], COMPLETIONS_BUCKET) - completions.shape[1]
     return np.pad(completions.astype("int32"), ((0, 0), (0, missing), (0, 0)))
@@ -747,9 +749,10 @@ def checked_suppressed(suppressed, size, rows):
     """
     suppressed = checked_ids("suppressed", suppressed, size)
     if len(suppressed) not in (1, rows):
-        raise ValueError(
-            f"Argument `suppressed` must hold one list of ids, or one for each of {rows} sources. "
-            f"Received: {len(suppressed)}"
+        raise ArgumentError(
+            "suppressed",
+            f"hold one list of ids, or one for each of {rows} sources",
+            received=str(len(suppressed)),
         )
     return pad(suppressed.tolist(), bucket=LENGTH_BUCKET)
 
@@ -777,9 +780,10 @@ def checked_required(required, size, rows):
     if hasattr(required, "shape"):
         array = ops.convert_to_numpy(required)
         if array.ndim != 3 or 0 in array.shape:
-            raise ValueError(
-                "Argument `required` must be (batch, phrases, length) with at least one of each. "
-                f"Received: shape {array.shape}"
+            raise ArgumentError(
+                "required",
+                "be (batch, phrases, length) with at least one of each",
+                received=f"shape {array.shape}",
             )
         flat = checked_ids("required", array.reshape(-1, array.shape[-1]), size)
         lengths = (flat != PAD).sum(axis=1)
@@ -791,27 +795,30 @@ def checked_required(required, size, rows):
         rows_of_phrases = required if isinstance(required, (list, tuple)) else [required]
         is_nested = all(isinstance(row, (list, tuple)) for row in rows_of_phrases)
         if not is_nested or any(np.ndim(phrase) != 1 for row in required for phrase in row):
-            raise ValueError(
-                "Argument `required` must be a list of phrases for each source, and a phrase a "
-                f"list of ids. Received: {required!r:.80}"
+            raise ArgumentError(
+                "required",
+                "be a list of phrases for each source, and a phrase a list of ids",
+                required,
             )
         phrases = [[list(phrase) for phrase in row] for row in required]
         flat = [phrase for row in phrases for phrase in row]
         if not all(flat):
-            raise ValueError("Argument `required` must have no empty phrase. Received: []")
+            raise ArgumentError("required", "have no empty phrase", received="[]")
         if flat:
             checked_ids("required", flat, size)
     if len(phrases) not in (1, rows):
-        raise ValueError(
-            f"Argument `required` must hold one list of phrases, or one for each of {rows} "
-            f"sources. Received: {len(phrases)}"
+        raise ArgumentError(
+            "required",
+            f"hold one list of phrases, or one for each of {rows} sources",
+            received=str(len(phrases)),
         )
     for phrase in (phrase for row in phrases for phrase in row):
         special = {PAD, BOS, EOS} & set(phrase)
         if special:
-            raise ValueError(
-                "Argument `required` must have no phrase with an id of padding, begin or end. "
-                f"Received: {phrase}"
+            raise ArgumentError(
+                "required",
+                "have no phrase with an id of padding, begin or end",
+                received=str(phrase),
             )
     phrases = [list(map(list, dict.fromkeys(map(tuple, row)))) for row in phrases]
     count = _power_of_two(max(map(len, phrases)))
@@ -851,16 +858,19 @@ def check_required(required, forbidden, limits, prefix=None, suppressed=None):
         for name, ids in (("forbidden", forbidden), ("suppressed", excluded.tolist())):
             contradicting = {token for phrase in phrases for token in phrase} & {*ids}
             if contradicting:
-                raise ValueError(
-                    f"Argument `required` must have no phrase with an id that is also in `{name}`. "
-                    f"Received: {min(contradicting)} in row {row}"
+                raise ArgumentError(
+                    "required",
+                    f"have no phrase with an id that is also in `{name}`",
+                    received=f"{min(contradicting)} in row {row}",
                 )
         room = 0 if start[-1:] == [EOS] else limits[row] - len(start)
         missing = count_missing(phrases, start)
         if missing > room:
-            raise ValueError(
-                f"Argument `required` must fit in the rest of the output, {room} ids by "
-                f"`max_length`, the search and `prefix`. Received: {missing} ids in row {row}"
+            raise ArgumentError(
+                "required",
+                f"fit in the rest of the output, {room} ids by `max_length`, the search and "
+                "`prefix`",
+                received=f"{missing} ids in row {row}",
             )
 
 
@@ -870,9 +880,10 @@ def checked_limits(max_length, lengths):
     limits = np.asarray(value)
     is_wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
     if is_wrong or limits.shape not in ((), lengths.shape):
-        raise ValueError(
-            "Argument `max_length` must be a positive integer, one for each source, or a function "
-            f"that gives them. Received: {value!r}"
+        raise ArgumentError(
+            "max_length",
+            "be a positive integer, one for each source, or a function that gives them",
+            value,
         )
     steps = int(limits.max())
     check_setting("max_length", steps)

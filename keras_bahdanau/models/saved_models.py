@@ -6,6 +6,7 @@ import zipfile
 import keras
 import numpy as np
 
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import add_path_to_errors
 
 # Errors of Keras, h5py and constructors for a damaged file, or one with unknown classes.
@@ -37,9 +38,10 @@ def load_saved_model(path, argument, compile=False):
         with add_path_to_errors(tempfile.gettempdir()):
             model = keras.saving.load_model(path, compile=compile)
     except _LOADING_ERRORS as error:
-        raise ValueError(
-            f"Argument `{argument}` must be a model that Keras can load. Received: {str(path)!r}: "
-            f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
+        raise ArgumentError(
+            argument,
+            "be a model that Keras can load",
+            received=f"{str(path)!r}: {type(error).__name__}: {' '.join(str(error).split()):.400}",
         ) from error
     check_finite_weights(model, argument, path)
     return model
@@ -60,7 +62,8 @@ def check_finite_weights(model, argument, path=None):
         if not np.isfinite(array).all():
             problem = "NaN" if np.isnan(array).any() else "infinity"
             source = "" if path is None else f"{str(path)!r}, which has "
-            raise ValueError(
-                f"Argument `{argument}` must be a model whose weights are finite numbers. "
-                f"Received: {source}{problem} in the weight {weight.path}"
+            raise ArgumentError(
+                argument,
+                "be a model whose weights are finite numbers",
+                received=f"{source}{problem} in the weight {weight.path}",
             )

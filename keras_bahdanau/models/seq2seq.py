@@ -32,6 +32,7 @@ from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
@@ -536,9 +537,8 @@ def _dropout_rates(dropout):
     is_sequence = isinstance(dropout, Sequence) and not isinstance(dropout, str)
     rates = list(dropout) if is_sequence else [dropout] * 3
     if len(rates) != 3:
-        raise ValueError(
-            "Argument `dropout` must be a share, or three: of embeddings, annotations and readout. "
-            f"Received: {dropout!r}"
+        raise ArgumentError(
+            "dropout", "be a share, or three: of embeddings, annotations and readout", dropout
         )
     for rate in rates:
         check_range("dropout", rate, float, 0, 1, open_high=True)
@@ -549,20 +549,16 @@ def _check_layers(encoder, decoder, bridge, scheduled_sampling):
     """Raise a `ValueError` unless the layers of a `Seq2Seq` have the right types."""
     layer = keras.layers.Layer
     if not isinstance(encoder, layer):
-        raise ValueError(
-            "Argument `encoder` must be a Keras layer, such as BidirectionalEncoder(64). "
-            f"Received: {encoder!r}"
+        raise ArgumentError(
+            "encoder", "be a Keras layer, such as BidirectionalEncoder(64)", encoder
         )
     if not isinstance(decoder, AttentiveDecoder):
-        raise ValueError(f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}")
+        raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
     if not isinstance(bridge, layer) and bridge not in SOURCES:
-        raise ValueError(
-            f"Argument `bridge` must be one of {SOURCES} or a Keras layer. Received: {bridge!r}"
-        )
+        raise ArgumentError("bridge", f"be one of {SOURCES} or a Keras layer", bridge)
     if not (scheduled_sampling is None or isinstance(scheduled_sampling, ScheduledSampling)):
-        raise ValueError(
-            "Argument `scheduled_sampling` must be a ScheduledSampling or None. "
-            f"Received: {scheduled_sampling!r}"
+        raise ArgumentError(
+            "scheduled_sampling", "be a ScheduledSampling or None", scheduled_sampling
         )
 
 
@@ -575,9 +571,11 @@ def _check_encoder(encoder, bridge):
             checked.
     """
     if hasattr(encoder, "state_size") and not isinstance(encoder, keras.layers.RNN):
-        raise ValueError(
-            "Argument `encoder` must be a layer that reads sequences, not a cell; write "
-            f"keras.layers.RNN(cell, return_sequences=True). Received: {encoder!r}"
+        raise ArgumentError(
+            "encoder",
+            "be a layer that reads sequences, not a cell; write keras.layers.RNN(cell, "
+            "return_sequences=True)",
+            encoder,
         )
     last = last_layer(encoder)
     with_states = isinstance(bridge, StateBridge)
@@ -589,10 +587,10 @@ def _check_encoder(encoder, bridge):
             if with_states
             else "annotations (batch, time, width) and nothing else without a StateBridge"
         )
-        raise ValueError(
-            f"Argument `encoder` must return {expected}; write return_sequences=True and "
-            f"return_state={with_states}. Received: return_sequences={returns_sequences} and "
-            f"return_state={returns_state}"
+        raise ArgumentError(
+            "encoder",
+            f"return {expected}; write return_sequences=True and return_state={with_states}",
+            received=f"return_sequences={returns_sequences} and return_state={returns_state}",
         )
     if bridge in ("backward_first", "ends"):
         _check_bidirectional(encoder, bridge)
@@ -603,10 +601,11 @@ def _check_bidirectional(encoder, bridge):
     layer = next(filter(_is_recurrent, reversed(all_layers(encoder))), None)
     is_concatenated = isinstance(layer, keras.layers.Bidirectional) and layer.merge_mode == "concat"
     if layer is not None and not is_concatenated:
-        raise ValueError(
-            f'Argument `bridge` must not be "{bridge}" with an encoder whose annotations are '
-            'not [forward ; backward]; write bridge="last" for one that reads in one direction. '
-            f"Received: {encoder!r}"
+        raise ArgumentError(
+            "bridge",
+            f'not be "{bridge}" with an encoder whose annotations are not [forward ; '
+            'backward]; write bridge="last" for one that reads in one direction',
+            encoder,
         )
 
 
@@ -624,9 +623,10 @@ def _encoder_shapes(encoder, spec, with_states):
     shapes = [tuple(part.shape) for part in keras.tree.flatten(spec)]
     if len(shapes[0]) != 3 or (len(shapes) > 1) != with_states:
         expected = ", and final states for a StateBridge" if with_states else ""
-        raise ValueError(
-            "Argument `encoder` must return annotations, one tensor (batch, time, width)"
-            f"{expected}. Received: {encoder!r}, which returns {spec}"
+        raise ArgumentError(
+            "encoder",
+            f"return annotations, one tensor (batch, time, width){expected}",
+            received=f"{encoder!r}, which returns {spec}",
         )
     return shapes
 
@@ -634,9 +634,10 @@ def _encoder_shapes(encoder, spec, with_states):
 def _check_inputs(inputs):
     """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain both kinds of ids."""
     if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
-        raise ValueError(
-            'Argument `inputs` must be a dict with the ids "source" and "target". '
-            f"Received: {sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__}"
+        raise ArgumentError(
+            "inputs",
+            'be a dict with the ids "source" and "target"',
+            received=str(sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__),
         )
     check_dense("Seq2Seq", **inputs)
 
@@ -664,11 +665,12 @@ def _check_class_weight(method, args, kwargs):
     """
     arguments = inspect.signature(method).bind_partial(*args, **kwargs).arguments
     if arguments.get("class_weight") is not None:
-        raise ValueError(
-            "Argument `class_weight` must be None for a Seq2Seq, because Keras makes one weight "
-            "for each row of it, not for each token; write "
-            "TokenCrossentropy(class_weight={3: 5.0}), or pass a `sample_weight` (B, Ty) such as "
-            f"np.where(labels == 3, 5.0, 1.0). Received: {arguments['class_weight']!s:.80}"
+        raise ArgumentError(
+            "class_weight",
+            "be None for a Seq2Seq, because Keras makes one weight for each row of it, not "
+            "for each token; write TokenCrossentropy(class_weight={3: 5.0}), or pass a "
+            "`sample_weight` (B, Ty) such as np.where(labels == 3, 5.0, 1.0)",
+            received=str(arguments["class_weight"])[:80],
         )
 
 

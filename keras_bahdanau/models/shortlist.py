@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_range, checked_array
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
@@ -57,28 +58,32 @@ class Shortlist:
     def __init__(self, table, shares, counts, size):
         table, shares, counts = np.asarray(table), np.asarray(shares), np.asarray(counts)
         if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
-            raise ValueError(
-                "Argument `table` must be ints (source ids, candidates). "
-                f"Received: {table.dtype} of shape {table.shape}"
+            raise ArgumentError(
+                "table",
+                "be ints (source ids, candidates)",
+                received=f"{table.dtype} of shape {table.shape}",
             )
         if shares.shape != table.shape or not ((shares >= 0) & (shares <= 1)).all():
-            raise ValueError(
-                f"Argument `shares` must be numbers in [0, 1] of shape {table.shape}. Received: "
-                f"shape {shares.shape}, {shares.min(initial=0)} to {shares.max(initial=0)}"
+            raise ArgumentError(
+                "shares",
+                f"be numbers in [0, 1] of shape {table.shape}",
+                received=f"shape {shares.shape}, "
+                f"{shares.min(initial=0)} to {shares.max(initial=0)}",
             )
         if counts.ndim != 1 or counts.dtype.kind not in "iuf":
-            raise ValueError(
-                "Argument `counts` must be numbers (target ids,). "
-                f"Received: {counts.dtype} of shape {counts.shape}"
+            raise ArgumentError(
+                "counts",
+                "be numbers (target ids,)",
+                received=f"{counts.dtype} of shape {counts.shape}",
             )
         check_range("size", size, int, 2 * len(SPECIAL), len(counts))
         outside = table[(table < 0) | (table >= len(counts))]
         if outside.size:
-            raise ValueError(
-                f"Argument `table` must hold ids in [0, {len(counts)}). Received: {outside[0]}"
+            raise ArgumentError(
+                "table", f"hold ids in [0, {len(counts)})", received=str(outside[0])
             )
         if not ((table >= len(SPECIAL)) & (shares > 0)).any():
-            raise ValueError("Argument `table` must hold candidates with a share. Received: none")
+            raise ArgumentError("table", "hold candidates with a share", received="none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
         self.shares = np.where(table == PAD, 0, shares).astype("float32")
         self.shares[PAD] = 0.0  # padding makes no target id likely
@@ -151,9 +156,10 @@ class Shortlist:
             with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
                 arguments = {name: arrays[name] for name in _ARRAYS}
         except _READ_ERRORS as error:
-            raise ValueError(
-                "Argument `path` must be a file that `Shortlist.save` wrote. "
-                f"Received: {os.fspath(path)!r}: {error}"
+            raise ArgumentError(
+                "path",
+                "be a file that `Shortlist.save` wrote",
+                received=f"{os.fspath(path)!r}: {error}",
             ) from error
         return cls(**{**arguments, "size": int(arguments["size"])})
 
@@ -184,14 +190,16 @@ class Shortlist:
             if isinstance(weights, list):
                 weights = _link_matrix(weights, len(source), len(target))
             if np.shape(weights) != (len(target), len(source)):
-                raise ValueError(
-                    f"Argument `pairs` must have weights of shape {(len(target), len(source))} "
-                    f"for sentences of these lengths. Received: {np.shape(weights)}"
+                raise ArgumentError(
+                    "pairs",
+                    f"have weights of shape {(len(target), len(source))} for sentences of "
+                    "these lengths",
+                    received=str(np.shape(weights)),
                 )
             i, j = np.nonzero(weights >= _MIN_WEIGHT)
             links.add(source[j], target[i], weights[i, j])
         if not pair_count:
-            raise ValueError("Argument `pairs` must hold at least one. Received: none")
+            raise ArgumentError("pairs", "hold at least one", received="none")
         return cls(*links.most_frequent(source_size, candidates), counts, size)
 
     @classmethod
@@ -224,9 +232,10 @@ class Shortlist:
                 `targets` have different lengths.
         """
         if len(targets) != len(sources):
-            raise ValueError(
-                f"Argument `targets` must hold one for each of {len(sources)} sources. "
-                f"Received: {len(targets)}"
+            raise ArgumentError(
+                "targets",
+                f"hold one for each of {len(sources)} sources",
+                received=str(len(targets)),
             )
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
 
@@ -250,7 +259,7 @@ def _checked_ids(ids, size):
     """Return the ids of a sentence as an array, after checking them."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():
-        raise ValueError(f"Argument `pairs` must hold ids in [0, {size}). Received: {ids!r:.80}")
+        raise ArgumentError("pairs", f"hold ids in [0, {size})", ids)
     return array
 
 
@@ -259,17 +268,17 @@ def _link_matrix(links, source_length, target_length):
     weights = np.zeros((target_length, source_length), "float32")
     positions = checked_array("pairs", links or np.empty((0, 2), int))
     if positions.ndim != 2 or positions.shape[1] != 2 or positions.dtype.kind not in "iu":
-        raise ValueError(
-            "Argument `pairs` must have weights that are an array, or a list of links with two "
-            f"ints each. Received: {links!r:.80}"
+        raise ArgumentError(
+            "pairs", "have weights that are an array, or a list of links with two ints each", links
         )
     j, i = positions.T
     is_outside = (positions < 0).any(axis=1) | (j >= source_length) | (i >= target_length)
     if is_outside.any():
         link = "-".join(map(str, positions[is_outside][0].tolist()))
-        raise ValueError(
-            "Argument `pairs` must link positions of sentences of "
-            f"{source_length} and {target_length} ids. Received: {link}"
+        raise ArgumentError(
+            "pairs",
+            f"link positions of sentences of {source_length} and {target_length} ids",
+            received=str(link),
         )
     weights[i, j] = 1.0
     return weights
@@ -286,43 +295,45 @@ def check_shortlist(shortlist, model, search, prefix=None, required=None):
         required: `(B, P, L)` int array of ids that must be candidates, or `None`.
     """
     if not isinstance(shortlist, Shortlist):
-        raise ValueError(
-            "Argument `shortlist` must be a Shortlist or None. "
-            f"Received: {type(shortlist).__name__}"
+        raise ArgumentError(
+            "shortlist", "be a Shortlist or None", received=str(type(shortlist).__name__)
         )
     for side in ("source", "target"):
         expected = getattr(model, f"{side}_vocabulary_size")
         size = getattr(shortlist, f"{side}_vocabulary_size")
         if size != expected:
-            raise ValueError(
-                f"Argument `shortlist` must be of the model's {expected} {side} ids. "
-                f"Received: one of {size}"
+            raise ArgumentError(
+                "shortlist", f"be of the model's {expected} {side} ids", received=f"one of {size}"
             )
     if search.size > shortlist.size:
-        raise ValueError(
-            "Argument `shortlist` must have at least as many ids as the search has hypotheses, "
-            f"{search.size}. Received: {shortlist.size}"
+        raise ArgumentError(
+            "shortlist",
+            f"have at least as many ids as the search has hypotheses, {search.size}",
+            received=str(shortlist.size),
         )
     forbidden = set(search.forbidden) - set(SPECIAL)
     limit = shortlist.target_vocabulary_size - len(forbidden)
     if shortlist.size > limit:
-        raise ValueError(
-            "Argument `shortlist` must have room to leave out the ids that the search forbids: a "
-            f"size of at most {limit}. Received: {shortlist.size}"
+        raise ArgumentError(
+            "shortlist",
+            f"have room to leave out the ids that the search forbids: a size of at most {limit}",
+            received=str(shortlist.size),
         )
     forced, limit = set(), shortlist.size - len(SPECIAL)
     for name, ids in (("prefix", prefix), ("required", required)):
         new = set() if ids is None else set(np.unique(ids).tolist()) - set(SPECIAL)
         if new & forbidden:
-            raise ValueError(
-                f"Argument `{name}` must not hold ids that the search forbids if there is a "
-                f"shortlist. Received: {min(new & forbidden)}"
+            raise ArgumentError(
+                name,
+                "not hold ids that the search forbids if there is a shortlist",
+                received=str(min(new & forbidden)),
             )
         forced |= new
         if len(forced) > limit:
-            raise ValueError(
-                f"Argument `{name}` must hold at most {limit} distinct ids, for which the "
-                f"shortlist has room. Received: {len(forced)}"
+            raise ArgumentError(
+                name,
+                f"hold at most {limit} distinct ids, for which the shortlist has room",
+                received=str(len(forced)),
             )
 
 

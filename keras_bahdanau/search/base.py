@@ -20,6 +20,7 @@ from keras_bahdanau.search.candidates import (
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.search_limits import check_setting
 
@@ -190,9 +191,7 @@ class Search:
 
     def __post_init__(self):
         if not isinstance(self.forbidden, Iterable):
-            raise ValueError(
-                f"Argument `forbidden` must be a tuple of ids. Received: {self.forbidden!r}"
-            )
+            raise ArgumentError("forbidden", "be a tuple of ids", self.forbidden)
         object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list in saved configs
         for field in fields(self):
             if isinstance(getattr(self, field.name), float):  # a NumPy number looks like a tensor
@@ -698,9 +697,7 @@ def search_classes(base=Search):
 def check_is_search(search):
     """Raise a `ValueError` unless `search` is a `Search`."""
     if not isinstance(search, Search):
-        raise ValueError(
-            f"Argument `search` must be a search, such as BeamSearch(5). Received: {search!r}"
-        )
+        raise ArgumentError("search", "be a search, such as BeamSearch(5)", search)
 
 
 def check_search(search, vocabulary_size):
@@ -708,8 +705,8 @@ def check_search(search, vocabulary_size):
     check_is_search(search)
     outside = [token for token in search.forbidden if token >= vocabulary_size]
     if outside:
-        raise ValueError(
-            f"Argument `search` must forbid ids in [0, {vocabulary_size}). Received: {outside[0]}"
+        raise ArgumentError(
+            "search", f"forbid ids in [0, {vocabulary_size})", received=str(outside[0])
         )
 
 
@@ -753,15 +750,14 @@ def checked_start(
     """
     start = ops.convert_to_tensor(start)
     if len(start.shape) != 1 or "int" not in _dtype(start):
-        raise ValueError(
-            f"Argument `start` must be ints of shape (batch,). Received: {_describe(start)}"
-        )
+        raise ArgumentError("start", "be ints of shape (batch,)", received=str(_describe(start)))
     rows = start.shape[0]
     for part in tree.flatten(state):
         if not getattr(part, "shape", ()) or not _shapes_match(part.shape[:1], (rows,)):
-            raise ValueError(
-                f"Argument `state` must contain tensors of {rows} rows, like `start`. "
-                f"Received: {_describe(part)}"
+            raise ArgumentError(
+                "state",
+                f"contain tensors of {rows} rows, like `start`",
+                received=str(_describe(part)),
             )
     for name, value, shape in (
         ("limits", limits, (rows,)),
@@ -776,23 +772,21 @@ def checked_start(
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
         ):
-            raise ValueError(
-                f"Argument `{name}` must be ints of shape {shape}. Received: {_describe(value)}"
-            )
+            raise ArgumentError(name, f"be ints of shape {shape}", received=str(_describe(value)))
     if completions is not None and prefix is None:
-        raise ValueError("Argument `completions` must be used with a `prefix`. Received: no prefix")
+        raise ArgumentError("completions", "be used with a `prefix`", received="no prefix")
     if memory_mask is not None and not (
         _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
         and _dtype(memory_mask) == "bool"
     ):
-        raise ValueError(
-            f"Argument `memory_mask` must be bool of shape ({rows}, memory length), True = keep. "
-            f"Received: {_describe(memory_mask)}"
+        raise ArgumentError(
+            "memory_mask",
+            f"be bool of shape ({rows}, memory length), True = keep",
+            received=str(_describe(memory_mask)),
         )
     if noise is not None and not _shapes_match(getattr(noise, "shape", ()), (rows, *noise_shape)):
-        raise ValueError(
-            f"Argument `noise` must be of shape {(rows, *noise_shape)}. "
-            f"Received: {_describe(noise)}"
+        raise ArgumentError(
+            "noise", f"be of shape {(rows, *noise_shape)}", received=str(_describe(noise))
         )
     return ops.cast(start, "int32")
 
@@ -810,25 +804,29 @@ def checked_step(step, memory_length=None):
         if not isinstance(results, (tuple, list)) or len(results) != 3:
             kind = type(results).__name__
             count = f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
-            raise ValueError(
-                "Argument `step` must return (logits, state, weights); without attention return "
-                f"ops.zeros((rows, 1)) as the weights. Received: {kind}{count}"
+            raise ArgumentError(
+                "step",
+                "return (logits, state, weights); without attention return ops.zeros((rows, "
+                "1)) as the weights",
+                received=f"{kind}{count}",
             )
         logits, after, weights = results
         shapes = [getattr(part, "shape", None) for part in (logits, weights)]
         if any(shape is None or len(shape) != 2 for shape in shapes):
-            raise ValueError(
-                "Argument `step` must return logits (rows, vocabulary) and weights "
-                f"(rows, memory length). Received: shapes {shapes[0]} and {shapes[1]}"
+            raise ArgumentError(
+                "step",
+                "return logits (rows, vocabulary) and weights (rows, memory length)",
+                received=f"shapes {shapes[0]} and {shapes[1]}",
             )
         if not compared:
             _check_rows(tokens, shapes)
             if isinstance(memory_length, int) and not _shapes_match(
                 shapes[1], (None, memory_length)
             ):
-                raise ValueError(
-                    f"Argument `step` must return weights of width `memory_length`, "
-                    f"{memory_length}. Received: shape {tuple(shapes[1])}"
+                raise ArgumentError(
+                    "step",
+                    f"return weights of width `memory_length`, {memory_length}",
+                    received=f"shape {tuple(shapes[1])}",
                 )
             _check_state(state, after)
             compared = True
@@ -840,9 +838,10 @@ def checked_step(step, memory_length=None):
 def _check_rows(tokens, shapes):
     rows = tokens.shape[0]
     if not all(_shapes_match(shape[:1], (rows,)) for shape in shapes):
-        raise ValueError(
-            f"Argument `step` must return logits and weights with {rows} rows, like its tokens. "
-            f"Received: shapes {tuple(shapes[0])} and {tuple(shapes[1])}"
+        raise ArgumentError(
+            "step",
+            f"return logits and weights with {rows} rows, like its tokens",
+            received=f"shapes {tuple(shapes[0])} and {tuple(shapes[1])}",
         )
 
 
@@ -855,9 +854,10 @@ def _check_state(before, after):
         same = False
     if not same:
         expected, received = (tree.map_structure(_describe, state) for state in (before, after))
-        raise ValueError(
-            "Argument `step` must return the state with the structure, shapes and dtypes of its "
-            f"input, {expected}. Received: {received}"
+        raise ArgumentError(
+            "step",
+            f"return the state with the structure, shapes and dtypes of its input, {expected}",
+            received=str(received),
         )
 
 

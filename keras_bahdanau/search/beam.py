@@ -12,6 +12,7 @@ from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
 from keras_bahdanau.search.required import count_missing, extend, rank_by_turns
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.search_limits import check_setting
 
@@ -131,19 +132,13 @@ class BeamSearch(Search):
         if self.n_best is not None:
             check_setting("n_best", self.n_best, high=self.size)
         if self.size % self.groups:
-            raise ValueError(
-                f"Argument `groups` must divide `size`, {self.size}. Received: {self.groups}"
-            )
+            raise ArgumentError("groups", f"divide `size`, {self.size}", received=str(self.groups))
         if type(self.early_stopping) is not bool and self.early_stopping not in ("best", "never"):
-            raise ValueError(
-                f'Argument `early_stopping` must be True, False, "best" or "never". Received: '
-                f"{self.early_stopping!r}"
+            raise ArgumentError(
+                "early_stopping", 'be True, False, "best" or "never"', self.early_stopping
             )
         if self.normalization not in ("gnmt", "plain"):
-            raise ValueError(
-                f'Argument `normalization` must be "gnmt" or "plain". Received: '
-                f"{self.normalization!r}"
-            )
+            raise ArgumentError("normalization", 'be "gnmt" or "plain"', self.normalization)
 
         object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
 

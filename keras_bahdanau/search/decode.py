@@ -14,6 +14,7 @@ from keras_bahdanau.layers.sublayers import (
 )
 from keras_bahdanau.search.base import Search, check_search
 from keras_bahdanau.search.beam import BeamSearch
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import BOS
 from keras_bahdanau_runtime.search_limits import check_setting
 
@@ -90,24 +91,23 @@ class Decode(keras.layers.Layer):
         super().__init__(**kwargs)
         check_setting("max_length", max_length)
         if not isinstance(decoder, AttentiveDecoder):
-            raise ValueError(
-                f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"
-            )
+            raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
         for name, layer in (("embedding", embedding), ("head", head)):
             if not isinstance(layer, keras.layers.Layer):
-                raise ValueError(f"Argument `{name}` must be a Keras layer. Received: {layer!r}")
+                raise ArgumentError(name, "be a Keras layer", layer)
         last = last_layer(head)
         activation = getattr(last, "activation", None)
         if isinstance(last, keras.layers.Softmax) or activation is keras.activations.softmax:
-            raise ValueError(
-                "Argument `head` must return logits; remove the activation and train with a loss "
-                "that has from_logits=True. Received: a layer that ends in a softmax"
+            raise ArgumentError(
+                "head",
+                "return logits; remove the activation and train with a loss that has "
+                "from_logits=True",
+                received="a layer that ends in a softmax",
             )
         search = BeamSearch(n_best=1) if search is None else search
         if not isinstance(search, Search) or search.noise(1, 1) is not None:
-            raise ValueError(
-                "Argument `search` must be a GreedySearch or a BeamSearch, which are "
-                f"deterministic. Received: {search!r}"
+            raise ArgumentError(
+                "search", "be a GreedySearch or a BeamSearch, which are deterministic", search
             )
         self.decoder = decoder
         self.embedding = embedding
@@ -128,9 +128,10 @@ class Decode(keras.layers.Layer):
         check_search(self.search, logits)
         ids = getattr(self.embedding, "input_dim", logits)
         if logits != ids:
-            raise ValueError(
-                f"Argument `head` must return {ids} logits, one for each id of the embedding. "
-                f"Received: a layer that returns {logits}"
+            raise ArgumentError(
+                "head",
+                f"return {ids} logits, one for each id of the embedding",
+                received=f"a layer that returns {logits}",
             )
 
     def call(self, annotations, mask=None, initial_state=None, annotations_mask=None):

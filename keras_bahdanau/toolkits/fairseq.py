@@ -15,6 +15,7 @@ from keras_bahdanau.toolkits.recurrent import (
 )
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights, describe
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import BOS, EOS
 
 # The first ids of a fairseq dictionary, which its file does not contain.
@@ -50,8 +51,8 @@ def import_fairseq(path, dictionaries):
     ```
     """
     if not 1 <= len(dictionaries) <= 2:
-        raise ValueError(
-            f"Argument `dictionaries` must be one or two files. Received: {len(dictionaries)} files"
+        raise ArgumentError(
+            "dictionaries", "be one or two files", received=f"{len(dictionaries)} files"
         )
     checkpoint = Checkpoint(path)
     fields = Fields(path, checkpoint.values)

@@ -16,6 +16,7 @@ from keras_bahdanau.toolkits.recurrent import (
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights
 from keras_bahdanau.training.options import read_options
+from keras_bahdanau_runtime.errors import ArgumentError
 
 _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 # The names and values of the special pieces in a configuration, in the order of our ids.
@@ -104,9 +105,10 @@ def _existing(folder, *names):
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise ValueError(
-        "Argument `path` must be the folder of a JoeyNMT run. "
-        f"Received: {str(folder)!r}, which has no {' or '.join(names)}"
+    raise ArgumentError(
+        "path",
+        "be the folder of a JoeyNMT run",
+        received=f"{str(folder)!r}, which has no {' or '.join(names)}",
     )
 
 

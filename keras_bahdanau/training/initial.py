@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_bahdanau.run_folder import best_file
 from keras_bahdanau.training.options import MODELS, TrainingOptions
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
@@ -57,9 +58,10 @@ class InitialModel:
                 case _:
                     raise ValueError(f"{_CONFIG_FILE} is not that of a model")
         except (zipfile.BadZipFile, ValueError, RecursionError) as error:
-            raise ValueError(
-                "Argument `init` must be the folder of a training run, or the .keras file of a "
-                f"model. Received: {str(path)!r}, which is not a .keras file: {error!s:.400}"
+            raise ArgumentError(
+                "init",
+                "be the folder of a training run, or the .keras file of a model",
+                received=f"{str(path)!r}, which is not a .keras file: {error!s:.400}",
             ) from error
         tokenizer = None
         if contents is not None:
@@ -78,23 +80,26 @@ class InitialModel:
         """
         if self.tokenizer is not None:
             if replacement is not None and replacement != self.tokenizer:
-                raise ValueError(
-                    "Argument `tokenizer` must be left out with `init`, or be the tokenizer of "
-                    f"{self.path}. Received: another one"
+                raise ArgumentError(
+                    "tokenizer",
+                    f"be left out with `init`, or be the tokenizer of {self.path}",
+                    received="another one",
                 )
             return self.tokenizer
         if replacement is None:
-            raise ValueError(
-                "Argument `init` must have a tokenizer, or `tokenizer` be its file. Received: "
-                f"{str(self.path)!r}, a {self.class_name} without one"
+            raise ArgumentError(
+                "init",
+                "have a tokenizer, or `tokenizer` be its file",
+                received=f"{str(self.path)!r}, a {self.class_name} without one",
             )
         for side in ("source", "target"):
             limit = self.config.get(f"{side}_vocabulary_size")
             size = getattr(replacement, f"{side}_vocabulary_size")
             if isinstance(limit, int) and size > limit:
-                raise ValueError(
-                    f"Argument `tokenizer` must have at most {limit} {side} ids, as many as the "
-                    f"model of `init`. Received: one with {size}"
+                raise ArgumentError(
+                    "tokenizer",
+                    f"have at most {limit} {side} ids, as many as the model of `init`",
+                    received=f"one with {size}",
                 )
         return replacement
 

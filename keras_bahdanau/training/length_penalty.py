@@ -4,6 +4,7 @@ import logging
 
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import checked_texts
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 logger = logging.getLogger("keras_bahdanau")
@@ -47,16 +48,17 @@ def length_penalty_scores(
     """
     sources, references = checked_texts("sources", sources), checked_texts("references", references)
     if not sources or len(sources) != len(references):
-        raise ValueError(
-            "Argument `references` must hold a translation of each of `sources`, of which there is "
-            f"at least one. Received: {len(references)} of {len(sources)}"
+        raise ArgumentError(
+            "references",
+            "hold a translation of each of `sources`, of which there is at least one",
+            received=f"{len(references)} of {len(sources)}",
         )
     searches = {
         penalty: BeamSearch(beam_size, penalty, max_length_ratio=max_length_ratio)
         for penalty in penalties
     }
     if not searches:
-        raise ValueError("Argument `penalties` must hold at least one. Received: none")
+        raise ArgumentError("penalties", "hold at least one", received="none")
     scores = {}
     for penalty, search in searches.items():
         translations = model.translate(

@@ -60,6 +60,7 @@ from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run, text_hashes
 from keras_bahdanau.training.word_vectors import set_word_vectors
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
@@ -115,7 +116,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     ```
     """
     if not isinstance(options, TrainingOptions):
-        raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
+        raise ArgumentError("options", "be TrainingOptions", options)
     output, callbacks = Path(output), _checked_callbacks(callbacks)
     with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return run_training(options, output, held_out, callbacks, verbose, console)
@@ -204,10 +205,13 @@ def load_best(*runs, dtype_policy="float32"):
 def _load(path, compile):
     model = load_saved_model(path, "run", compile=compile)
     if getattr(model, "tokenizer", None) is None:
-        raise ValueError(
-            "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
-            f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
-            "`model.tokenizer` and save it again, or train again"
+        raise ArgumentError(
+            "run",
+            "be the folder of a run of this version of keras_bahdanau",
+            received=(
+                f"{str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
+                "`model.tokenizer` and save it again, or train again"
+            ),
         )
     # Earlier versions saved the policy of the training steps as that of the model.
     policy = model.dtype_policy.name
@@ -244,7 +248,7 @@ def _checked_callbacks(callbacks):
     if not isinstance(callbacks, list | tuple) or not all(
         isinstance(callback, keras.callbacks.Callback) for callback in callbacks
     ):
-        raise ValueError(f"Argument `callbacks` must be Keras callbacks. Received: {callbacks!r}")
+        raise ArgumentError("callbacks", "be Keras callbacks", callbacks)
     return list(callbacks)
 
 
@@ -327,21 +331,27 @@ def _check_updates(model, updates):
     """Raise a `ValueError` if the schedule of a resumed run has another number of updates."""
     scheduled = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
     if scheduled != updates:
-        raise ValueError(
-            f"Argument `resume` must continue a run of {updates} updates, which is what these "
-            f"options give on {keras.config.backend()}. Received: a run of {scheduled}; use the "
-            "backend of that run, because backends cut different batches"
+        raise ArgumentError(
+            "resume",
+            f"continue a run of {updates} updates, which is what these options give on "
+            f"{keras.config.backend()}",
+            received=(
+                f"a run of {scheduled}; use the backend of that run, because backends cut "
+                "different batches"
+            ),
         )
 
 
 def _check_single_shape(dataset, dropout):
     """Raise a `ValueError` if batches differ in shape but epochs have only one batch."""
     if dropout or len(dataset.shapes) > 1:
-        raise ValueError(
-            "Argument `every` must be at least 2 on TensorFlow for batches of several shapes, "
-            "because Keras compares the first two batches of an epoch to find the variable axes. "
-            "Received: 1. Choose a larger `every` or, if all pairs are one batch, a smaller "
-            "`batch_size`"
+        raise ArgumentError(
+            "every",
+            "be at least 2 on TensorFlow for batches of several shapes, because Keras "
+            "compares the first two batches of an epoch to find the variable axes",
+            received=(
+                "1. Choose a larger `every` or, if all pairs are one batch, a smaller `batch_size`"
+            ),
         )
 
 
@@ -395,10 +405,13 @@ def _check_held_out(number, sources, targets, tokenizer):
     encoded = tokenizer.encode_targets(targets)
     mark, share = tokenizer.target_mark, unknown_share(encoded)
     if mark and share > _MAX_UNKNOWN and not any(mark in text for text in targets):
-        raise ValueError(
-            "Argument `validation_target` must be split into pieces like the training text, with "
-            f"{mark!r} in some of them. Received: {targets[0]!r:.60} and other lines without it; "
-            f"{share:.1%} of their pieces are unknown"
+        raise ArgumentError(
+            "validation_target",
+            f"be split into pieces like the training text, with {mark!r} in some of them",
+            received=(
+                f"{targets[0]!r:.60} and other lines without it; {share:.1%} of their pieces are "
+                "unknown"
+            ),
         )
     warn_about_unknown(f"validation_target[{number}]", encoded)
 

@@ -27,6 +27,7 @@ from keras_bahdanau.run_folder import (
 )
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
@@ -43,18 +44,17 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options."""
     if options.target is not None and options.source.is_dir():
-        raise ValueError(
-            "Argument `target` must be left out for a prepared corpus. "
-            f"Received: {options.target!s} for {options.source}"
+        raise ArgumentError(
+            "target",
+            "be left out for a prepared corpus",
+            received=f"{options.target!s} for {options.source}",
         )
     validation_source, validation_target = _held_out_files(options)
     check_files(validation_source=validation_source, validation_target=validation_target)
     if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
-        raise ValueError(
-            f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"
-        )
+        raise ArgumentError("log_dir", "be a folder", received=f"{str(options.log_dir)!r}, a file")
     if output.exists() and not output.is_dir():
-        raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
+        raise ArgumentError("output", "be a folder", received=f"{str(output)!r}, a file")
     if not resume:
         if options.embedding_dim is not None:  # with `init` there are no word vectors
             for path in options.word_vectors.values():
@@ -62,25 +62,28 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
         if output.exists() and not leftovers >= {*os.listdir(output)}:
-            raise ValueError(
-                "Argument `output` must be a new folder, or `resume` be True to continue its run. "
-                f"Received: {str(output)!r}, which exists"
+            raise ArgumentError(
+                "output",
+                "be a new folder, or `resume` be True to continue its run",
+                received=f"{str(output)!r}, which exists",
             )
         return
     path = output / OPTIONS_FILE
     if not path.exists():
         if (output / LAST_FILE).exists():
-            raise ValueError(
-                "Argument `output` must be the folder of a run of `train` to continue. Received: "
-                f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}"
+            raise ArgumentError(
+                "output",
+                "be the folder of a run of `train` to continue",
+                received=f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}",
             )
         return  # interrupted before the options were written
     try:
         previous = TrainingOptions.from_file(path).to_dict()
     except ValueError as error:
-        raise ValueError(
-            "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
-            f"Received: {str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}"
+        raise ArgumentError(
+            "output",
+            "be the folder of a run of this version of keras_bahdanau",
+            received=f"{str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}",
         ) from error
     ignored = {"log_dir"}  # which does not affect the run
     if options.dtype_policy == "auto":
@@ -91,9 +94,8 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
         if previous[name] != value and name not in ignored
     ]
     if changed:
-        raise ValueError(
-            f"Argument `options` must be those of the run in {output}. "
-            f"Received: {', '.join(changed)}"
+        raise ArgumentError(
+            "options", f"be those of the run in {output}", received=str(", ".join(changed))
         )
     _check_texts(options, output)
 
@@ -108,9 +110,10 @@ def _check_texts(options: TrainingOptions, output: Path) -> None:
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
-        raise ValueError(
-            "Argument `options` must name the texts that the run was started with. "
-            f"Received: {', '.join(changed)}, which changed since then"
+        raise ArgumentError(
+            "options",
+            "name the texts that the run was started with",
+            received=f"{', '.join(changed)}, which changed since then",
         )
 
 
@@ -298,27 +301,35 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output
     if options.is_prepared:
         corpus = PreparedCorpus(options.source)
         if corpus.aligned and options.bpe_dropout:
-            raise ValueError(
-                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
-                f"changes. Received: {options.bpe_dropout}"
+            raise ArgumentError(
+                "bpe_dropout",
+                "be 0 for a corpus with alignments, whose positions it changes",
+                received=str(options.bpe_dropout),
             )
         if tokenizer is not None and tokenizer != corpus.tokenizer:
-            raise ValueError(
-                "Argument `source` must be a corpus with the tokenizer of `init`. Received: "
-                f"{str(options.source)!r}, which has another one; prepare it with the option "
-                "`tokenizer`, or pass text files"
+            raise ArgumentError(
+                "source",
+                "be a corpus with the tokenizer of `init`",
+                received=(
+                    f"{str(options.source)!r}, which has another one; prepare it with the option "
+                    "`tokenizer`, or pass text files"
+                ),
             )
         tokenizer = corpus.tokenizer
     for folder, _ in mixed:
         if tokenizer is None:
-            raise ValueError(
-                "Argument `mix` must be left out for text files whose tokenizer is learned, "
-                "because the corpora must have the same one; pass `init`, a tokenizer file or a "
-                "prepared corpus. "
-                f"Received: {list(options.mix)}"
+            raise ArgumentError(
+                "mix",
+                "be left out for text files whose tokenizer is learned, because the corpora "
+                "must have the same one; pass `init`, a tokenizer file or a prepared corpus",
+                received=str(list(options.mix)),
             )
         if PreparedCorpus(folder).tokenizer != tokenizer:
-            raise ValueError(
-                "Argument `mix` must have corpora with the tokenizer of the run. Received: "
-                f"{str(folder)!r}, which has another one; prepare it with the option `tokenizer`"
+            raise ArgumentError(
+                "mix",
+                "have corpora with the tokenizer of the run",
+                received=(
+                    f"{str(folder)!r}, which has another one; prepare it with the option "
+                    "`tokenizer`"
+                ),
             )

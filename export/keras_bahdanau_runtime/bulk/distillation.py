@@ -23,6 +23,7 @@ from keras_bahdanau_runtime.bulk.file import (
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
 from keras_bahdanau_runtime.text.corpus import UNDECODABLE, UTF_8, iterate_lines
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, iterate_pairs
@@ -51,32 +52,33 @@ def check_texts(
         ValueError, OSError: As `distill_texts`.
     """
     if not sources:
-        raise ValueError("Argument `sources` must contain a file. Received: none")
+        raise ArgumentError("sources", "contain a file", received="none")
     if references and len(references) != len(sources):
-        raise ValueError(
-            "Argument `references` must contain one file for each of `sources`. "
-            f"Received: {len(references)} for {len(sources)}"
+        raise ArgumentError(
+            "references",
+            "contain one file for each of `sources`",
+            received=f"{len(references)} for {len(sources)}",
         )
     if n_best is not None:
         check_positive(n_best=n_best)
         if not references and not pairs:
-            raise ValueError(
-                "Argument `n_best` must be used with `references`, which select one of the "
-                f"translations. Received: {n_best} without references"
+            raise ArgumentError(
+                "n_best",
+                "be used with `references`, which select one of the translations",
+                received=f"{n_best} without references",
             )
     if pairs:
         if references:
-            raise ValueError(
-                "Argument `references` must be left out with `pairs`, whose files have both sides. "
-                f"Received: {[str(path) for path in references]}"
+            raise ArgumentError(
+                "references",
+                "be left out with `pairs`, whose files have both sides",
+                received=str([str(path) for path in references]),
             )
         return [sum(1 for _ in iterate_pairs(path, None, text_format)) for path in sources]
     for name, paths in (("sources", sources), ("references", references)):
         for path in paths:
             if not is_text(path):
-                raise ValueError(
-                    f"Argument `{name}` must be files of lines of text. Received: {str(path)!r}"
-                )
+                raise ArgumentError(name, "be files of lines of text", str(path))
     if text_format.encoding == UTF_8:  # lines that are not UTF-8 are counted, and left out later
         counts = [Lines(path).count() for path in sources]
     else:
@@ -84,9 +86,10 @@ def check_texts(
     for source, reference, count in zip(sources, references, counts, strict=False):
         lines = sum(1 for _ in text_format.lines(reference, warn=True))
         if lines != count:
-            raise ValueError(
-                "Argument `references` must have a line for each line of `sources`. "
-                f"Received: {lines} in {reference}, {count} in {source}"
+            raise ArgumentError(
+                "references",
+                "have a line for each line of `sources`",
+                received=f"{lines} in {reference}, {count} in {source}",
             )
     return counts
 
@@ -242,10 +245,13 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
         texts = [SOURCE_FILE, TARGET_FILE, *(file.name for file in folder.glob("translations-*"))]
         for name in texts:
             if (folder / name).exists():
-                raise ValueError(
-                    "Argument `folder` must be a new folder, or have a record of what its texts "
-                    f"were made from. Received: {str(folder)!r}, which has {name} but no "
-                    f"{_SETTINGS_FILE}. Remove the folder to start again."
+                raise ArgumentError(
+                    "folder",
+                    "be a new folder, or have a record of what its texts were made from",
+                    received=(
+                        f"{str(folder)!r}, which has {name} but no {_SETTINGS_FILE}. Remove the "
+                        "folder to start again."
+                    ),
                 )
         write_json(path, settings)
         return
@@ -255,9 +261,10 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{path}: expected a JSON object. Received: {error}") from error
     for name, value in settings.items():
         if previous.get(name) != value:
-            raise ValueError(
-                f"Argument `{name}` must be the one that {folder} was started with, "
-                f"{previous.get(name)!r}. Received: {value!r}. Remove the folder to start again."
+            raise ArgumentError(
+                name,
+                f"be the one that {folder} was started with, {previous.get(name)!r}",
+                received=f"{value!r}. Remove the folder to start again.",
             )
 
 
@@ -310,8 +317,7 @@ def _write_pairs(pairs: Iterator[tuple[str, str]], source_path: Path, target_pat
                 target_file.write(target + "\n")
                 written += 1
         if not written:
-            raise ValueError(
-                "Argument `sources` must contain a sentence that the teacher can translate. "
-                "Received: none"
+            raise ArgumentError(
+                "sources", "contain a sentence that the teacher can translate", received="none"
             )
     return written

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.files import (
     add_path_to_errors,
     file_sha256,
@@ -127,10 +128,10 @@ class Journal:
         for name in [*self._settings, *settings]:
             value = self._settings.get(name)
             if settings.get(name) != value:
-                raise ValueError(
-                    f"Argument `{name}` must be the value that {self._subject} was started with, "
-                    f"{settings.get(name)!r}. Received: {value!r}. "
-                    f"Remove {self._subject} to start again."
+                raise ArgumentError(
+                    name,
+                    f"be the value that {self._subject} was started with, {settings.get(name)!r}",
+                    received=f"{value!r}. Remove {self._subject} to start again.",
                 )
         return position, finished
 
@@ -228,31 +229,33 @@ def translate_file(
     if exists:
         is_source = isinstance(source, Path) and output.samefile(source)
         if not resume or is_source or not output.is_file():
-            raise ValueError(
-                f"Argument `output` must be a new file. Received: {str(output)!r}, which "
-                f"{'is the source' if is_source else 'exists'}"
+            raise ArgumentError(
+                "output",
+                "be a new file",
+                received=f"{str(output)!r}, which {'is the source' if is_source else 'exists'}",
             )
     record = record_path(output)
     for path in (partial, journal_path, record):
         if isinstance(source, Path) and path.exists() and path.samefile(source):
-            raise ValueError(
-                f"Argument `output` must be a file whose {path.name} is not the source. "
-                f"Received: {str(output)!r}"
+            raise ArgumentError(
+                "output", f"be a file whose {path.name} is not the source", str(output)
             )
     check_positive(window=window)
     if records.values == "text" and not output_format.is_plain:
-        raise ValueError(
-            "Argument `output_format` must be plain for .csv, .tsv and .parquet, whose new column "
-            f"contains texts. Received: {output_format}"
+        raise ArgumentError(
+            "output_format",
+            "be plain for .csv, .tsv and .parquet, whose new column contains texts",
+            received=str(output_format),
         )
     start, stop = _shard_rows(records, shard, window, is_stream=state is None)
     values_by_name: dict[str, Any] = {"prefixes": prefixes, "required": required}
     constraints = {name: values for name, values in values_by_name.items() if values is not None}
     for name, values in constraints.items():
         if stop is None:
-            raise ValueError(
-                f"Argument `{name}` must be used with a file, whose rows can be counted. "
-                f"Received: {len(values)} for a stream"
+            raise ArgumentError(
+                name,
+                "be used with a file, whose rows can be counted",
+                received=f"{len(values)} for a stream",
             )
         check_count(name, values, records.count())
     settings = {
@@ -291,9 +294,10 @@ def translate_file(
     )
     with _lock_partial(partial, journal, resume):
         if output.exists():
-            raise ValueError(
-                f"Argument `output` must be a new file. Received: {str(output)!r}, which another "
-                "process has written meanwhile"
+            raise ArgumentError(
+                "output",
+                "be a new file",
+                received=f"{str(output)!r}, which another process has written meanwhile",
             )
         with add_path_to_errors(partial), partial.open("r+b") as file:
             position = job.run(file, journal)
@@ -323,9 +327,10 @@ def _check_finished(
     advice = f"Remove {output} to start again."
     record = journal.read_finished()
     if record is None:
-        raise ValueError(
-            "Argument `output` must be a new file, or have a record of what it was made from. "
-            f"Received: {str(output)!r}, which exists without {journal.path.name}. {advice}"
+        raise ArgumentError(
+            "output",
+            "be a new file, or have a record of what it was made from",
+            received=f"{str(output)!r}, which exists without {journal.path.name}. {advice}",
         )
     position, finished = record
     digest, rows = hashlib.sha256(records.header), 0
@@ -334,14 +339,16 @@ def _check_finished(
         _add_row(digest, row)
     if rows != position.rows or records.fingerprint(digest.hexdigest()) != finished.source:
         counts = "" if rows == position.rows else f": {rows} instead of {position.rows}"
-        raise ValueError(
-            f"Argument `source` must contain the rows that {output} was made from. "
-            f"Received: other rows{counts}. {advice}"
+        raise ArgumentError(
+            "source",
+            f"contain the rows that {output} was made from",
+            received=f"other rows{counts}. {advice}",
         )
     if file_sha256(output) != finished.output:
-        raise ValueError(
-            "Argument `output` must be a new file, or unchanged since it was written. "
-            f"Received: {str(output)!r}, which has changed. {advice}"
+        raise ArgumentError(
+            "output",
+            "be a new file, or unchanged since it was written",
+            received=f"{str(output)!r}, which has changed. {advice}",
         )
     return position
 
@@ -376,9 +383,10 @@ class _Job:
         for row in itertools.islice(rows, position.rows):
             _add_row(digest, row)
         if position.rows and digest.hexdigest() != position.digest:
-            raise ValueError(
-                f"Argument `source` must begin with the {position.rows} rows that {journal.path} "
-                "was written for. Received: other rows. Remove it to start again."
+            raise ArgumentError(
+                "source",
+                f"begin with the {position.rows} rows that {journal.path} was written for",
+                received="other rows. Remove it to start again.",
             )
         if not position.rows:
             head = self.records.render_header() if self.start == 0 else b""
@@ -462,15 +470,17 @@ def _lock_partial(partial: Path, journal: Journal, resume: bool) -> Iterator[Non
     partial.touch()
     with try_lock(partial) as is_locked:
         if not is_locked:
-            raise ValueError(
-                f"Argument `output` must be written by one process. Received: {partial}, which "
-                "another process writes"
+            raise ArgumentError(
+                "output",
+                "be written by one process",
+                received=f"{partial}, which another process writes",
             )
         try:
             if not resume and journal.path.exists():
-                raise ValueError(
-                    "Argument `resume` must be True to continue an interrupted file. Received: "
-                    f"{resume}, and {journal.path} exists. Remove it to start again."
+                raise ArgumentError(
+                    "resume",
+                    "be True to continue an interrupted file",
+                    received=f"{resume}, and {journal.path} exists. Remove it to start again.",
                 )
             yield
         except BaseException:  # also when it is interrupted; raised again
@@ -485,14 +495,13 @@ def _shard_rows(
     """Return the first row of a shard and the row after its last, `None` for a stream."""
     index, count = shard
     if not 1 <= index <= count:
-        raise ValueError(
-            f"Argument `shard` must be (i, n) with i from 1 to n. Received: ({index}, {count})"
-        )
+        raise ArgumentError("shard", "be (i, n) with i from 1 to n", received=f"({index}, {count})")
     if is_stream:
         if count > 1:
-            raise ValueError(
-                "Argument `shard` must be used with a file, whose rows can be counted. "
-                f"Received: {index}/{count} for a stream"
+            raise ArgumentError(
+                "shard",
+                "be used with a file, whose rows can be counted",
+                received=f"{index}/{count} for a stream",
             )
         return 0, None
     rows = records.count()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
-from keras_bahdanau_runtime.errors import quote, require
+from keras_bahdanau_runtime.errors import ArgumentError, quote, require
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.corpus import (
     MAX_LINE,
@@ -158,38 +158,43 @@ def open_records(
     """
     kind = _kind("source", source)
     if _kind("output", output) is not kind:
-        raise ValueError(
-            "Argument `output` must be of the kind of the source: .csv, .tsv, .jsonl, .parquet or "
-            f"lines of text. Received: {str(output)!r} for {name_of(source)!r}"
+        raise ArgumentError(
+            "output",
+            "be of the kind of the source: .csv, .tsv, .jsonl, .parquet or lines of text",
+            received=f"{str(output)!r} for {name_of(source)!r}",
         )
     compression = file_kind(output).compression
     if compression not in (None, "gzip"):
-        raise ValueError(
-            "Argument `output` must be uncompressed, or end with .gz. "
-            f"Received: {str(output)!r}, which names another compression"
+        raise ArgumentError(
+            "output",
+            "be uncompressed, or end with .gz",
+            received=f"{str(output)!r}, which names another compression",
         )
     compress = compression == "gzip"
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
-                raise ValueError(
-                    f"Argument `{name}` must be used only with .csv, .tsv, .jsonl and .parquet. "
-                    f"Received: {column!r} for lines of text"
+                raise ArgumentError(
+                    name,
+                    "be used only with .csv, .tsv, .jsonl and .parquet",
+                    received=f"{column!r} for lines of text",
                 )
         return Lines(source, compress)
     if kind is TabSeparated:
         if output_column is not None:
-            raise ValueError(
-                "Argument `output_column` must be left out for tab-separated text, which has no "
-                f"names of columns. Received: {output_column!r}"
+            raise ArgumentError(
+                "output_column",
+                "be left out for tab-separated text, which has no names of columns",
+                output_column,
             )
         return TabSeparated(source, text_column, compress)
     column = TEXT if text_column is None else text_column
     new_column = TRANSLATION if output_column is None else output_column
     if column == new_column:
-        raise ValueError(
-            "Arguments `text_column` and `output_column` must be different columns. "
-            f"Received: {column!r} for both"
+        raise ArgumentError(
+            ("text_column", "output_column"),
+            "be different columns",
+            received=f"{column!r} for both",
         )
     if kind is Parquet:
         return Parquet(source, column, new_column)
@@ -213,9 +218,10 @@ def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
     kinds = {"csv": Csv, "tsv": TabSeparated, "jsonl": JsonLines, "parquet": Parquet}
     kind = file_kind(source).format if isinstance(source, Path) else None
     if kind not in kinds:
-        raise ValueError(
-            f"Argument `{name}` must be lines of text, .csv, .tsv, .jsonl or .parquet. "
-            f"Received: {str(source)!r}, the name of another format"
+        raise ArgumentError(
+            name,
+            "be lines of text, .csv, .tsv, .jsonl or .parquet",
+            received=f"{str(source)!r}, the name of another format",
         )
     return kinds[kind]
 
@@ -307,9 +313,10 @@ class JsonLines(Lines):
             blank += not row.key.strip()
             missing += row.error == self._missing
         if 0 < missing == rows - blank:
-            raise ValueError(
-                f"Argument `text_column` must be a key of the objects in {self._source}. "
-                f"Received: {self._column!r}, which no object has"
+            raise ArgumentError(
+                "text_column",
+                f"be a key of the objects in {self._source}",
+                received=f"{self._column!r}, which no object has",
             )
         self._counted = True
         return rows
@@ -327,9 +334,10 @@ class JsonLines(Lines):
         if not isinstance(record, dict):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
         if self._new_column in record:
-            raise ValueError(
-                "Argument `output_column` must be a new key. Received: "
-                f"{self._new_column!r}, which {self._source}, line {number}, already has"
+            raise ArgumentError(
+                "output_column",
+                "be a new key",
+                received=f"{self._new_column!r}, which {self._source}, line {number}, already has",
             )
         try:
             return Row(line, self._text(record))
@@ -380,9 +388,10 @@ class TabSeparated(Lines):
     def __init__(self, source: Path, column: str | None, compress: bool = False) -> None:
         super().__init__(source, compress)
         if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise ValueError(
-                "Argument `text_column` must be a number from 1 for tab-separated text, which has "
-                f"no names of columns. Received: {column!r} for {str(source)!r}"
+            raise ArgumentError(
+                "text_column",
+                "be a number from 1 for tab-separated text, which has no names of columns",
+                received=f"{column!r} for {str(source)!r}",
             )
         self._index = int(column) - 1
 
@@ -428,14 +437,16 @@ class Csv(Lines):
         if isinstance(names, csv.Error):
             raise ValueError(f"{source}, line 1: expected CSV. Received: {names}")
         if names.count(column) != 1:
-            raise ValueError(
-                f"Argument `text_column` must be one column of {source}, whose first row is "
-                f"{quote(names)}. Received: {column!r}"
+            raise ArgumentError(
+                "text_column",
+                f"be one column of {source}, whose first row is {quote(names)}",
+                column,
             )
         if new_column in names:
-            raise ValueError(
-                "Argument `output_column` must be a new column. "
-                f"Received: {new_column!r}, which {source} already has"
+            raise ArgumentError(
+                "output_column",
+                "be a new column",
+                received=f"{new_column!r}, which {source} already has",
             )
         self._names, self._index, self._new_column = names, names.index(column), new_column
 
@@ -548,28 +559,30 @@ class Parquet:
         types, names = self._arrow.types, schema.names
         self._path = [column] if column in names else column.split(".")
         if names.count(self._path[0]) > 1:
-            raise ValueError(
-                f"Argument `text_column` must be one column of {source}. "
-                f"Received: {column!r}, the name of {names.count(self._path[0])}"
+            raise ArgumentError(
+                "text_column",
+                f"be one column of {source}",
+                received=f"{column!r}, the name of {names.count(self._path[0])}",
             )
         kind = self._arrow.struct(schema)
         for name in self._path:
             if not types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise ValueError(
-                    f"Argument `text_column` must be a column of {source}, one of "
-                    f"{quote(self._leaves(schema))}. Received: {column!r}"
+                raise ArgumentError(
+                    "text_column",
+                    f"be a column of {source}, one of {quote(self._leaves(schema))}",
+                    column,
                 )
             kind = kind.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-            raise ValueError(
-                "Argument `text_column` must be a column of strings. "
-                f"Received: {column!r} of {kind}"
+            raise ArgumentError(
+                "text_column", "be a column of strings", received=f"{column!r} of {kind}"
             )
         if new_column in names:
-            raise ValueError(
-                "Argument `output_column` must be a new column. "
-                f"Received: {new_column!r}, which {source} already has"
+            raise ArgumentError(
+                "output_column",
+                "be a new column",
+                received=f"{new_column!r}, which {source} already has",
             )
 
     def _leaves(self, fields: Any, prefix: str = "") -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.pictures.figures import (
     Panel,
     arrange_and_save,
@@ -92,9 +93,10 @@ def plot_alignments(
     families = font_families([*texts, *map(printable, titles or ())])
     for number, (_, *sides) in enumerate(panels):
         if not all(sides):
-            raise ValueError(
-                "Argument `alignments` must have words on both sides. "
-                f"Received: none on one side of alignments[{number}]"
+            raise ArgumentError(
+                "alignments",
+                "have words on both sides",
+                received=f"none on one side of alignments[{number}]",
             )
     figure = Figure(dpi=DPI)
     figure.set_layout_engine("none")  # `arrange_and_save` sets the positions
@@ -178,9 +180,10 @@ def plot_image_alignment(
     check_positive(columns=columns)
     weights = np.asarray(alignment, dtype="float32")
     if weights.ndim != 3 or len(weights) != len(tokens) or 0 in weights.shape:
-        raise ValueError(
-            "Argument `alignment` must be (target tokens, rows, columns) with "
-            f"{len(tokens)} target tokens. Received: shape {weights.shape}"
+        raise ArgumentError(
+            "alignment",
+            f"be (target tokens, rows, columns) with {len(tokens)} target tokens",
+            received=f"shape {weights.shape}",
         )
     picture = _checked_image(image)
     check_suffix(path)
@@ -228,9 +231,10 @@ def _checked_image(image: ArrayLike) -> NDArray[np.float32]:
     is_gray = array.ndim == 3 and array.shape[-1] == 1
     picture = array[..., 0] if is_gray else array
     if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (3,)) or 0 in picture.shape:
-        raise ValueError(
-            "Argument `image` must be (height, width), (height, width, 1) or (height, width, 3). "
-            f"Received: shape {array.shape}"
+        raise ArgumentError(
+            "image",
+            "be (height, width), (height, width, 1) or (height, width, 3)",
+            received=f"shape {array.shape}",
         )
     scale = 255.0 if np.issubdtype(array.dtype, np.integer) else 1.0
     return np.clip(picture.astype("float32") / scale, 0.0, 1.0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import SPECIAL
 
 # Scripts without spaces between words, by the Unicode names of their letters.
@@ -107,9 +108,10 @@ def checked_weights(
     weights = np.asarray(alignment, dtype="float32")
     expected = (len(target_tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ValueError(
-            f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
-            f"Received: shape {weights.shape}"
+        raise ArgumentError(
+            "alignment",
+            f"be (target tokens, source tokens), {expected}",
+            received=f"shape {weights.shape}",
         )
     return weights
 

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics
 
@@ -50,18 +51,17 @@ class ApiKeys:
         try:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"Argument `api_key_file` must be UTF-8. Received: {path}, {error}"
-            ) from error
+            raise ArgumentError("api_key_file", "be UTF-8", received=f"{path}, {error}") from error
         for number, line in enumerate(lines, 1):
             if not (line.isascii() and line.isprintable()):
-                raise ValueError(
-                    "Argument `api_key_file` must contain keys of printable ASCII characters. "
-                    f"Received: {path}, with other characters in line {number}"
+                raise ArgumentError(
+                    "api_key_file",
+                    "contain keys of printable ASCII characters",
+                    received=f"{path}, with other characters in line {number}",
                 )
         keys = [line for line in lines if line]
         if not keys:
-            raise ValueError(f"Argument `api_key_file` must contain a key. Received: {path}, empty")
+            raise ArgumentError("api_key_file", "contain a key", received=f"{path}, empty")
         return cls(keys)
 
     def check(self, headers: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError
 from keras_bahdanau_runtime.manifest import Manifest, is_run, read_unreplaced
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -69,15 +69,15 @@ class Repository:
         self._threads = model_threads
         for name in sources:
             if not _NAME.fullmatch(name):
-                raise ValueError(
-                    "Argument `sources` must have names of letters, digits, '.', '_' and '-'. "
-                    f"Received: {name!r}"
+                raise ArgumentError(
+                    "sources", "have names of letters, digits, '.', '_' and '-'", name
                 )
         duplicates = {name + _GRAPH_SUFFIX for name in sources} & set(sources)
         if duplicates:
-            raise ValueError(
-                f"Argument `sources` must not have the names {sorted(duplicates)}, which are those "
-                f"of graph models. Received: {sorted(sources)}"
+            raise ArgumentError(
+                "sources",
+                f"not have the names {sorted(duplicates)}, which are those of graph models",
+                received=str(sorted(sources)),
             )
         self.is_shared = False
         self._models: dict[str, list[Model]] = {}  # by source, the lowest version first
@@ -288,9 +288,10 @@ class Repository:
                 if child.name.isascii() and child.name.isdigit() and child.is_dir()
             }
         if not folders:
-            raise ValueError(
-                "Argument `sources` must be artifacts, or folders with artifacts whose names are "
-                f"version numbers. Received: {path}"
+            raise ArgumentError(
+                "sources",
+                "be artifacts, or folders with artifacts whose names are version numbers",
+                received=str(path),
             )
         models = [
             model

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
@@ -81,24 +82,24 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ValueError("Argument `sources` must name an artifact. Received: none")
+            raise ArgumentError("sources", "name an artifact", received="none")
         if self.host not in _LOCAL_HOSTS and self.api_key_file is None and not self.no_auth:
-            raise ValueError(
-                f"Argument `host` must be one of {_LOCAL_HOSTS} without keys. "
-                f"Received: {self.host!r}. "
-                "Pass api_key_file, or no_auth=True if a proxy or a firewall controls access."
+            raise ArgumentError(
+                "host",
+                f"be one of {_LOCAL_HOSTS} without keys",
+                received=(
+                    f"{self.host!r}. Pass api_key_file, or no_auth=True if a proxy or a firewall "
+                    "controls access."
+                ),
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError(
-                "Arguments `tls_certificate` and `tls_key` must be passed together. "
-                "Received: one of them"
+            raise ArgumentError(
+                ("tls_certificate", "tls_key"), "be passed together", received="one of them"
             )
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_certificate(self.tls_certificate, self.tls_key)
         if self.log_format not in ("text", "json"):
-            raise ValueError(
-                f'Argument `log_format` must be "text" or "json". Received: {self.log_format!r}'
-            )
+            raise ArgumentError("log_format", 'be "text" or "json"', self.log_format)
         check_positive(batch_size=self.batch_size, processes=self.processes)
         for name in ("watch", "grace", "max_wait"):
             check_range(name, getattr(self, name), float, 0)
@@ -106,9 +107,8 @@ class Settings:
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), int, 0, 65535)
         if self.processes > 1 and self.grpc_port == 0:
-            raise ValueError(
-                "Argument `grpc_port` must be a number, or None, with several processes. "
-                "Received: 0"
+            raise ArgumentError(
+                "grpc_port", "be a number, or None, with several processes", received="0"
             )
 
 
@@ -369,9 +369,10 @@ def _check_certificate(certificate: Path, key: Path) -> None:
         # With an empty password OpenSSL does not prompt for one in the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
-        raise ValueError(
-            "Arguments `tls_certificate` and `tls_key` must be PEM files of a certificate chain "
-            f"and of its key, not encrypted. Received: {certificate} and {key}, {error}"
+        raise ArgumentError(
+            ("tls_certificate", "tls_key"),
+            "be PEM files of a certificate chain and of its key, not encrypted",
+            received=f"{certificate} and {key}, {error}",
         ) from error
 
 

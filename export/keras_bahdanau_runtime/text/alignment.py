@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 from keras_bahdanau_runtime.ids import EOS, SPECIAL
 
 Link = tuple[int, int]
@@ -36,9 +37,10 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
     """
     weights = np.asarray(alignment, dtype="float64")
     if weights.ndim != 2:
-        raise ValueError(
-            "Argument `alignment` must be (target positions, source positions). "
-            f"Received: shape {weights.shape}"
+        raise ArgumentError(
+            "alignment",
+            "be (target positions, source positions)",
+            received=f"shape {weights.shape}",
         )
     if not weights.size:  # a blank line
         return []
@@ -85,9 +87,10 @@ def text_links(
     weights = np.asarray(alignment, dtype="float64")
     expected = (len(target_tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ValueError(
-            f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
-            f"Received: shape {weights.shape}"
+        raise ArgumentError(
+            "alignment",
+            f"be (target tokens, source tokens), {expected}",
+            received=f"shape {weights.shape}",
         )
     counts = []
     for axis, tokens in enumerate((target_tokens, source_tokens)):
@@ -211,9 +214,8 @@ def replace_unknowns(
     weights = np.asarray(alignment, dtype="float64")
     expected = (len(tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ValueError(
-            f"Argument `alignment` must be (target words, source words), {expected}. "
-            f"Received: {weights.shape}"
+        raise ArgumentError(
+            "alignment", f"be (target words, source words), {expected}", received=str(weights.shape)
         )
     aligned = {target: source_tokens[source] for source, target in hard_alignment(weights)}
     dictionary = {} if dictionary is None else dictionary

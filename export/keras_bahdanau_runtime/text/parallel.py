@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
-from keras_bahdanau_runtime.errors import quote
+from keras_bahdanau_runtime.errors import ArgumentError, quote
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
@@ -91,21 +91,17 @@ class TextFormat:
         for name in ("source_column", "target_column"):
             column = getattr(self, name)
             if column is not None and (not isinstance(column, str) or not column):
-                raise ValueError(f"Argument `{name}` must be a name. Received: {column!r}")
+                raise ArgumentError(name, "be a name", column)
         if self.on_bad_line not in BAD_LINE_ACTIONS:
-            raise ValueError(
-                f"Argument `on_bad_line` must be one of {BAD_LINE_ACTIONS}. "
-                f"Received: {self.on_bad_line!r}"
-            )
+            raise ArgumentError("on_bad_line", f"be one of {BAD_LINE_ACTIONS}", self.on_bad_line)
         try:
             b"".decode(self.encoding)
             "\n".encode(self.encoding)
             if codecs.lookup(self.encoding).name == UTF_8:  # such as "UTF8"
                 object.__setattr__(self, "encoding", UTF_8)
         except (LookupError, TypeError, ValueError) as error:
-            raise ValueError(
-                "Argument `encoding` must be the name of an encoding, such as utf-8 or latin-1. "
-                f"Received: {self.encoding!r}"
+            raise ArgumentError(
+                "encoding", "be the name of an encoding, such as utf-8 or latin-1", self.encoding
             ) from error
 
     @property
@@ -254,10 +250,7 @@ def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
     for name, default in (("source_column", "1"), ("target_column", "2")):
         column = getattr(text_format, name) or default
         if not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise ValueError(
-                f"Argument `{name}` must be a number from 1 for tab-separated text. "
-                f"Received: {column!r}"
-            )
+            raise ArgumentError(name, "be a number from 1 for tab-separated text", column)
         indices.append(int(column) - 1)
     return indices[0], indices[1]
 
@@ -323,9 +316,10 @@ def allow_long_cells() -> None:
 
 def _csv_column(name: str, header: list[str], column: str) -> int:
     if header.count(column) != 1:
-        raise ValueError(
-            f"Arguments `source_column` and `target_column` must be columns of {name}, one of "
-            f"{quote(header)}. Received: {column!r}"
+        raise ArgumentError(
+            ("source_column", "target_column"),
+            f"be columns of {name}, one of {quote(header)}",
+            column,
         )
     return header.index(column)
 
@@ -357,9 +351,10 @@ def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Ite
         tops = file.schema_arrow.names
         for column in text_format.columns:
             if columns.count(column) != 1 or tops.count(column.split(".")[0]) > 1:
-                raise ValueError(
-                    "Arguments `source_column` and `target_column` must be columns of "
-                    f"{name}, one of {quote(columns)}. Received: {column!r}"
+                raise ArgumentError(
+                    ("source_column", "target_column"),
+                    f"be columns of {name}, one of {quote(columns)}",
+                    column,
                 )
         rows = batch_rows(path, file, text_format.columns, _PARQUET_ROWS)
         number = 0
@@ -422,9 +417,10 @@ def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterato
     name = name_of(source)
     languages = text_format.source_column, text_format.target_column
     if None in languages:
-        raise ValueError(
-            "Arguments `source_column` and `target_column` must be language codes for TMX, such as "
-            f"en. Received: {languages[0]!r} and {languages[1]!r} for {name}"
+        raise ArgumentError(
+            ("source_column", "target_column"),
+            "be language codes for TMX, such as en",
+            received=f"{languages[0]!r} and {languages[1]!r} for {name}",
         )
     encoding = None if text_format.encoding == UTF_8 else text_format.encoding
     with open_bytes(str(source)) as file:

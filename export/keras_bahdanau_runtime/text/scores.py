@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import ArgumentError, require
 
 
 def corpus_scores(
@@ -30,9 +30,10 @@ def corpus_scores(
     """
     for texts in (references, *more_references):
         if len(translations) != len(texts) or not texts:
-            raise ValueError(
-                "Arguments `translations` and `references` must have the same length, at least 1. "
-                f"Received: {len(translations)} and {len(texts)}"
+            raise ArgumentError(
+                ("translations", "references"),
+                "have the same length, at least 1",
+                received=f"{len(translations)} and {len(texts)}",
             )
     streams = [references, *more_references]
     bleu = bleu_metric(tokenize)
@@ -57,17 +58,15 @@ def bleu_metric(tokenize: str, is_for_sentences: bool = False) -> Any:
     """
     sacrebleu = require("sacrebleu", extra="text")
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
-        raise ValueError(
-            f"Argument `tokenize` must be one of {sorted(sacrebleu.BLEU.TOKENIZERS)}. "
-            f"Received: {tokenize!r}"
-        )
+        raise ArgumentError("tokenize", f"be one of {sorted(sacrebleu.BLEU.TOKENIZERS)}", tokenize)
     try:
         # `force` turns off a warning about text that looks tokenized.
         return sacrebleu.BLEU(
             tokenize=tokenize, force=tokenize == "none", effective_order=is_for_sentences
         )
     except (ImportError, RuntimeError) as error:
-        raise ValueError(
-            "Argument `tokenize` must name an installed tokenizer. "
-            f"Received: {tokenize!r}, for which sacrebleu says: {' '.join(str(error).split())}"
+        raise ArgumentError(
+            "tokenize",
+            "name an installed tokenizer",
+            received=f"{tokenize!r}, for which sacrebleu says: {' '.join(str(error).split())}",
         ) from error

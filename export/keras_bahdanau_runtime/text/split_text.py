@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_text
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import ArgumentError, require
 from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
 from keras_bahdanau_runtime.text.pieces import META_SPACE
 from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
@@ -58,27 +58,28 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
             a file may have.
     """
     if len(pieces) > MAX_VOCABULARY_SIZE - len(SPECIAL):
-        raise ValueError(
-            f"Argument `{name}` must have at most {MAX_VOCABULARY_SIZE - len(SPECIAL)} pieces. "
-            f"Received: {len(pieces)}"
+        raise ArgumentError(
+            name,
+            f"have at most {MAX_VOCABULARY_SIZE - len(SPECIAL)} pieces",
+            received=str(len(pieces)),
         )
     for index, piece in enumerate(pieces):
         check_text(f"{name}[{index}]", piece)
         if len(piece) > _MAX_PIECE:
-            raise ValueError(
-                f"Argument `{name}[{index}]` must have at most {_MAX_PIECE} characters. "
-                f"Received: {len(piece)}"
+            raise ArgumentError(
+                f"{name}[{index}]",
+                f"have at most {_MAX_PIECE} characters",
+                received=str(len(piece)),
             )
         if strict and (not piece or " " in piece):
-            raise ValueError(
-                f"Argument `{name}[{index}]` must be a piece without spaces. Received: {piece!r}"
-            )
+            raise ArgumentError(f"{name}[{index}]", "be a piece without spaces", piece)
     limit = 1 if strict else 2
     for piece, count in Counter(pieces).most_common(1):
         if count > limit:
-            raise ValueError(
-                f"Argument `{name}` must contain each piece {'once' if strict else 'at most twice'}"
-                f". Received: {piece!r:.80} {count} times"
+            raise ArgumentError(
+                name,
+                f"contain each piece {'once' if strict else 'at most twice'}",
+                received=f"{piece!r:.80} {count} times",
             )
     lib = require("tokenizers", extra="text")
     # With a space in front, no piece is spelled like a special one.
@@ -92,9 +93,7 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
         if piece and " " not in piece and last_ids[piece] == index:
             [(spelled, _)] = byte_level.pre_tokenize_str(piece)
         if spelled in vocabulary:
-            raise ValueError(
-                f"Argument `{name}` must contain a piece with spaces once. Received: {piece!r:.80}"
-            )
+            raise ArgumentError(name, "contain a piece with spaces once", piece)
         vocabulary[spelled] = index
     tokenizer = lib.Tokenizer(lib.models.WordLevel(vocabulary, unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import ArgumentError, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.text.charsmap import CharacterMap
@@ -220,7 +220,7 @@ class Tokenizer:
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
-                raise ValueError(f"Argument `{name}` must hold a sentence. Received: {texts!r:.80}")
+                raise ArgumentError(name, "hold a sentence", texts)
         if kind == "bytes":
             vocabulary_size = MIN_VOCABULARY_SIZE
         settings = vocabulary_size, min_frequency, normalization, kind
@@ -588,11 +588,10 @@ class Tokenizer:
             try:
                 index = operator.index(value)
             except TypeError as error:
-                raise ValueError(f"Argument `ids` must be ints. Received: {value!r:.80}") from error
+                raise ArgumentError("ids", "be ints", value) from error
             if not 0 <= index < self.target_vocabulary_size:
-                raise ValueError(
-                    f"Argument `ids` must hold ids in [0, {self.target_vocabulary_size}). "
-                    f"Received: {index}"
+                raise ArgumentError(
+                    "ids", f"hold ids in [0, {self.target_vocabulary_size})", received=str(index)
                 )
             if index not in (PAD, BOS):
                 checked.append(index)
@@ -630,16 +629,13 @@ def _encode_many(
 def check_normalization(normalization: Any) -> None:
     """Raise a `ValueError` unless this is a supported Unicode form or `None`."""
     if normalization is not None and normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"Argument `normalization` must be one of {NORMALIZATIONS}, or None. "
-            f"Received: {normalization!r}"
-        )
+        raise ArgumentError("normalization", f"be one of {NORMALIZATIONS}, or None", normalization)
 
 
 def check_kind(kind: Any) -> None:
     """Raise a `ValueError` unless this is a kind of pieces that can be learned."""
     if kind not in KINDS:
-        raise ValueError(f"Argument `kind` must be one of {KINDS}. Received: {kind!r}")
+        raise ArgumentError("kind", f"be one of {KINDS}", kind)
 
 
 def _parse_json(contents: bytes, path: str | os.PathLike[str]) -> Any:

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 # Maximum number of floats in the hidden layer (B, chunk, Tx, U) of one chunk by default: 4 MiB.
 _CHUNK_FLOATS = 2**20
@@ -89,9 +90,7 @@ class BahdanauAttention(ScoredAttention):
         if chunk_size is not None:
             check_positive(chunk_size=chunk_size)
         if units % num_heads:
-            raise ValueError(
-                f"Argument `num_heads` must divide `units`, {units}. Received: {num_heads}"
-            )
+            raise ArgumentError("num_heads", f"divide `units`, {units}", received=str(num_heads))
         self.units = units
         self.use_bias = use_bias
         self.normalize = normalize
@@ -101,9 +100,10 @@ class BahdanauAttention(ScoredAttention):
         self.score_initializer = keras.initializers.get(score_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         if normalize and isinstance(self.score_initializer, keras.initializers.Zeros):
-            raise ValueError(
-                "Argument `score_initializer` must not be zeros with `normalize`, because v / |v| "
-                f"is undefined for v = 0. Received: {score_initializer!r}"
+            raise ArgumentError(
+                "score_initializer",
+                "not be zeros with `normalize`, because v / |v| is undefined for v = 0",
+                score_initializer,
             )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.score_regularizer = keras.regularizers.get(score_regularizer)
@@ -119,9 +119,10 @@ class BahdanauAttention(ScoredAttention):
         if self.num_heads > 1:
             width = self._value_width
             if width % self.num_heads:
-                raise ValueError(
-                    "Argument `num_heads` must divide the width of the values, "
-                    f"{width}. Received: {self.num_heads}"
+                raise ArgumentError(
+                    "num_heads",
+                    f"divide the width of the values, {width}",
+                    received=str(self.num_heads),
                 )
             self.value_kernel = self._add_kernel("value_kernel", width, width)
         self.score_kernel = self.add_weight(

@@ -20,6 +20,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 
 # Score of masked positions. It is finite, so that `masked - masked` is 0 and not NaN.
 _MASKED_SCORE = -1e30
@@ -315,10 +316,11 @@ class Attention(SequenceLayer):
                 f"{max(rows)}, or one row for all of them. Received: shape {tuple(query.shape)}"
             )
         if return_attention_logits and not self.has_logits:
-            raise ValueError(
-                f"Argument `return_attention_logits` must be False for this "
-                f"{type(self).__name__}, which does not have one score per position; use "
-                "BahdanauAttention with one head for logits. Received: True"
+            raise ArgumentError(
+                "return_attention_logits",
+                f"be False for this {type(self).__name__}, which does not have one score per "
+                "position; use BahdanauAttention with one head for logits",
+                received="True",
             )
 
     def _check_attention_mask(self, use_causal_mask, attention_mask):
@@ -330,11 +332,12 @@ class Attention(SequenceLayer):
             "BahdanauAttention, has a mask per query"
         )
         if use_causal_mask:
-            raise ValueError(f"Argument `use_causal_mask` must be False {reason}. Received: True")
+            raise ArgumentError("use_causal_mask", f"be False {reason}", received="True")
         if attention_mask is not None:
-            raise ValueError(
-                f"Argument `attention_mask` must be None {reason}; pass `value_mask` (batch, time) "
-                f"for all queries. Received: {type(attention_mask).__name__}"
+            raise ArgumentError(
+                "attention_mask",
+                f"be None {reason}; pass `value_mask` (batch, time) for all queries",
+                received=str(type(attention_mask).__name__),
             )
 
     def _checked_memory(self, values, key, mask):
@@ -353,9 +356,10 @@ class Attention(SequenceLayer):
         for axis, noun in enumerate(("rows", "steps")):
             sizes = key.shape[axis], values.shape[axis]
             if None not in sizes and sizes[0] != sizes[1]:
-                raise ValueError(
-                    f"Argument `key` must have as many {noun} as `values`, {sizes[1]}. "
-                    f"Received: shape {tuple(key.shape)}"
+                raise ArgumentError(
+                    "key",
+                    f"have as many {noun} as `values`, {sizes[1]}",
+                    received=f"shape {tuple(key.shape)}",
                 )
         return values, zero_masked(key, mask), mask
 
@@ -421,10 +425,7 @@ class ScoredAttention(Attention):
     def __init__(self, normalizer="softmax", dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
         if normalizer not in sorted(_NORMALIZERS):
-            raise ValueError(
-                f"Argument `normalizer` must be one of {sorted(_NORMALIZERS)}. "
-                f"Received: {normalizer!r}"
-            )
+            raise ArgumentError("normalizer", f"be one of {sorted(_NORMALIZERS)}", normalizer)
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         self.normalizer = normalizer
         self.dropout = dropout
@@ -594,10 +595,10 @@ def _checked_attention_mask(mask, queries, values):
         for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
     )
     if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise ValueError(
-            "Argument `attention_mask` must be bool of shape (batch, queries, positions), "
-            f"{expected}, True = keep. "
-            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
+        raise ArgumentError(
+            "attention_mask",
+            f"be bool of shape (batch, queries, positions), {expected}, True = keep",
+            received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",
         )
     return mask
 

@@ -11,6 +11,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -65,9 +66,10 @@ class FixedContext(Attention):
         """
         values = self._checked_values("values", values)
         if self.width is not None and values.shape[-1] < self.width:
-            raise ValueError(
-                f"Argument `width` must be at most the width of the annotations, "
-                f"{values.shape[-1]}. Received: {self.width}"
+            raise ArgumentError(
+                "width",
+                f"be at most the width of the annotations, {values.shape[-1]}",
+                received=str(self.width),
             )
         mask = checked_mask("mask", mask, values)
         values = zero_masked(values, mask)

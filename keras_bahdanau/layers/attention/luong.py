@@ -7,6 +7,7 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores, project
 from keras_bahdanau.layers.attention.base import ScoredAttention
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 _SCORES = ("dot", "general", "concat")
 
@@ -64,21 +65,20 @@ class LuongAttention(ScoredAttention):
     ):
         super().__init__(**kwargs)
         if score not in _SCORES:
-            raise ValueError(f"Argument `score` must be one of {_SCORES}. Received: {score!r}")
+            raise ArgumentError("score", f"be one of {_SCORES}", score)
         if score == "concat":
             check_positive(units=units)
         elif units is not None:
-            raise ValueError(
-                f'Argument `units` must be None without score="concat". Received: {units!r} with '
-                f"score={score!r}"
+            raise ArgumentError(
+                "units",
+                'be None without score="concat"',
+                received=f"{units!r} with score={score!r}",
             )
         if chunk_size is not None:
             check_positive(chunk_size=chunk_size)
         is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
         if not (scale is None or scale == "learned" or is_number):
-            raise ValueError(
-                f'Argument `scale` must be None, a number or "learned". Received: {scale!r}'
-            )
+            raise ArgumentError("scale", 'be None, a number or "learned"', scale)
         self.score = score
         self.units = units
         self.scale = scale
@@ -91,9 +91,10 @@ class LuongAttention(ScoredAttention):
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         if self.score == "dot" and self._query_width != self._key_width:
-            raise ValueError(
-                'Argument `query` must be as wide as the key with score="dot", '
-                f"{self._key_width}. Received: a query of width {self._query_width}"
+            raise ArgumentError(
+                "query",
+                f'be as wide as the key with score="dot", {self._key_width}',
+                received=f"a query of width {self._query_width}",
             )
         if self.score == "general":
             self.key_kernel = self._add_kernel("key_kernel", self._key_width, self._query_width)

@@ -10,6 +10,7 @@ from keras_bahdanau.layers.attention.base import Attention, ScoredAttention
 from keras_bahdanau.layers.sequences import register_named_tuple
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import ArgumentError
 
 # Number of doublings if the source length is unknown while tracing: enough for 2**20 positions.
 _DOUBLINGS = 20
@@ -92,13 +93,14 @@ class MonotonicAttention(Attention):
             attention, HistoryAttention
         )
         if not is_stateless or getattr(attention, "num_heads", 1) > 1:
-            raise ValueError(
-                "Argument `attention` must be a ScoredAttention with one head and no state, such "
-                f"as BahdanauAttention. Received: {attention!r}"
+            raise ArgumentError(
+                "attention",
+                "be a ScoredAttention with one head and no state, such as BahdanauAttention",
+                attention,
             )
         check_range("sigmoid_noise", sigmoid_noise, float, 0)
         if mode not in ("hard", "soft"):
-            raise ValueError(f'Argument `mode` must be "hard" or "soft". Received: {mode!r}')
+            raise ArgumentError("mode", 'be "hard" or "soft"', mode)
         self.attention = attention
         self.sigmoid_noise = sigmoid_noise
         self.score_bias = score_bias

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.sublayers import deserialized, serialized
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -44,15 +45,13 @@ class MultiSourceAttention(Attention):
         super().__init__(**kwargs)
         is_list = isinstance(attentions, (list, tuple)) and len(attentions) > 0
         if not is_list or not all(isinstance(item, Attention) for item in attentions):
-            raise ValueError(
-                "Argument `attentions` must be a list of Attention layers. "
-                f"Received: {attentions!r}"
-            )
+            raise ArgumentError("attentions", "be a list of Attention layers", attentions)
         if any(attention.has_penalty for attention in attentions):
-            raise ValueError(
-                "Argument `attentions` must not contain a mechanism with a penalty, because the "
-                "penalty would be computed from the weights of all sources. "
-                f"Received: {attentions!r}"
+            raise ArgumentError(
+                "attentions",
+                "not contain a mechanism with a penalty, because the penalty would be "
+                "computed from the weights of all sources",
+                attentions,
             )
         self.attentions = list(attentions)
 

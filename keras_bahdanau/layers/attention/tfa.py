@@ -5,6 +5,7 @@ import numpy as np
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 def bahdanau_from_tfa(
@@ -47,9 +48,10 @@ def bahdanau_from_tfa(
     attention_v = _checked("attention_v", attention_v, (units,))
     normalize = attention_g is not None
     if normalize != (attention_b is not None):
-        raise ValueError(
-            "Arguments `attention_g` and `attention_b` must be passed together. "
-            f"Received: attention_g={attention_g!r}, attention_b={attention_b!r}"
+        raise ArgumentError(
+            ("attention_g", "attention_b"),
+            "be passed together",
+            received=f"attention_g={attention_g!r}, attention_b={attention_b!r}",
         )
     layer = BahdanauAttention(units, normalize=normalize, num_heads=1, **kwargs)
     _build(layer, len(query_kernel), len(memory_kernel))
@@ -126,9 +128,10 @@ def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
     bias = float(_checked("attention_score_bias", attention_score_bias, ()))
     layer = MonotonicAttention(attention, score_bias=bias, **kwargs)
     if not attention.built:
-        raise ValueError(
-            "Argument `attention` must be built; use a layer from `bahdanau_from_tfa` or "
-            f"`luong_from_tfa`. Received: {attention!r}"
+        raise ArgumentError(
+            "attention",
+            "be built; use a layer from `bahdanau_from_tfa` or `luong_from_tfa`",
+            attention,
         )
     _build(layer, attention._query_width, attention._value_width)
     return layer
@@ -146,7 +149,5 @@ def _checked(name, array, shape):
         isinstance(expected, int) and size != expected for size, expected in sizes
     ):
         expected = f"({', '.join(map(str, shape))})" if shape else "a single number"
-        raise ValueError(
-            f"Argument `{name}` must be {expected}. Received: shape {tuple(array.shape)}"
-        )
+        raise ArgumentError(name, f"be {expected}", received=f"shape {tuple(array.shape)}")
     return array
