@@ -46,6 +46,7 @@ class ArgumentError(ValueError):
         expectation: str. What the argument must do, as the text after "must": "be positive".
         value: The value of the argument, which the message quotes.
         received: str. What the message says instead of `value`; empty for nothing.
+        of: str. The class or function that has the argument; `None` if that is clear.
 
     Example:
 
@@ -60,11 +61,14 @@ class ArgumentError(ValueError):
         value: Any = None,
         *,
         received: str | None = None,
+        of: str | None = None,
     ) -> None:
         received = quote(value) if received is None else received
         names = (name,) if isinstance(name, str) else name
         quoted = [f"`{each}`" for each in names]
         listed = " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+        if of is not None:
+            listed += f" of {of}"
         message = f"Argument{'s' * (len(names) > 1)} {listed} must {expectation}"
         message += "" if message.endswith((".", "?", "!")) else "."
         super().__init__(f"{message} Received: {received}" if received else message)

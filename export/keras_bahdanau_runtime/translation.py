@@ -137,7 +137,7 @@ def translate_texts(
     if keep and max_source_length is not None:
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
-                results[index] = [_failed(_too_long(max_source_length, len(ids)))]
+                results[index] = [_failed(str(_too_long(max_source_length, len(ids))))]
     pending = [index for index, ids in enumerate(encoded) if ids and not results[index]]
     report = progress or (lambda done: None)
     done = len(encoded) - len(pending)
@@ -252,17 +252,18 @@ def encode_texts(
     warn_about_unknown("texts", encodings)
     for index, ids in zip(filled, encodings, strict=True):
         if not truncate and max_source_length is not None and len(ids) > max_source_length:
-            raise ValueError(_too_long(max_source_length, len(ids), f" at index {index}"))
+            raise _too_long(max_source_length, len(ids), f" at index {index}")
         encoded[index] = ids
     if max_source_length is not None:
         [encoded] = truncate_sequences(max_source_length, texts=encoded)
     return encoded
 
 
-def _too_long(limit: int, length: int, where: str = "") -> str:
-    return (
-        f"Argument `texts` must have at most {limit} tokens each, including the end of sentence. "
-        f"Received: {length}{where}. Split the text, or translate it with truncate=True."
+def _too_long(limit: int, length: int, where: str = "") -> ArgumentError:
+    return ArgumentError(
+        "texts",
+        f"have at most {limit} tokens each, including the end of sentence",
+        received=f"{length}{where}. Split the text, or translate it with truncate=True.",
     )
 
 

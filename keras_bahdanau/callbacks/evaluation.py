@@ -143,9 +143,11 @@ class HeldOutLoss(keras.callbacks.Callback):
 def _check_steps_per_execution(model):
     steps = getattr(model, "steps_per_execution", 1)
     if steps != 1:
-        raise ValueError(
-            "Argument `steps_per_execution` of `compile` must be 1 with a HeldOutLoss, which needs "
-            f"the loss of each batch. Received: {steps}"
+        raise ArgumentError(
+            "steps_per_execution",
+            "be 1 with a HeldOutLoss, which needs the loss of each batch",
+            received=f"{steps}",
+            of="`compile`",
         )
 
 

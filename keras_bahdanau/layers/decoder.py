@@ -665,9 +665,11 @@ def check_step_inputs(shape, widths):
             "`build(inputs_shape, annotations_shape)`, before `step`."
         )
     if shape[1:] != (widths[0],):
-        raise ValueError(
-            f"Argument `inputs` of AttentiveDecoder.step must be (batch, {widths[0]}). "
-            f"Received: shape {tuple(shape)}"
+        raise ArgumentError(
+            "inputs",
+            f"be (batch, {widths[0]})",
+            received=f"shape {tuple(shape)}",
+            of="AttentiveDecoder.step",
         )
 
 
@@ -678,10 +680,11 @@ def check_feedback(feedback):
             is_layer = isinstance(feedback, keras.layers.Layer)
             inspect.signature(feedback.call if is_layer else feedback).bind(0, 0, 0)
     except TypeError as error:
-        raise ValueError(
-            "Argument `feedback` of AttentiveDecoder must be None or a function "
-            f"(t, inputs, output) that returns the inputs of a step. Received: {feedback!r}: "
-            f"{error}"
+        raise ArgumentError(
+            "feedback",
+            "be None or a function (t, inputs, output) that returns the inputs of a step",
+            received=f"{feedback!r}: {error}",
+            of="AttentiveDecoder",
         ) from error
 
 
@@ -694,10 +697,12 @@ def checked_feedback(row, inputs):
         or len(shape) != 2
         or any(None not in pair and pair[0] != pair[1] for pair in sizes)
     ):
-        raise ValueError(
-            f"Argument `feedback` of AttentiveDecoder must return (batch, {expected[-1]}), like "
-            f"rows of `inputs`; apply keras.layers.Dense({expected[-1]}) to the output. "
-            f"Received: {type(row).__name__ if shape is None else f'shape {tuple(shape)}'}"
+        raise ArgumentError(
+            "feedback",
+            f"return (batch, {expected[-1]}), like rows of `inputs`; apply "
+            f"keras.layers.Dense({expected[-1]}) to the output",
+            received=f"{type(row).__name__ if shape is None else f'shape {tuple(shape)}'}",
+            of="AttentiveDecoder",
         )
     return row
 
@@ -720,9 +725,8 @@ def check_sequences(inputs, annotations, attention, widths=None):
             if is_multi_source
             else "one tensor; use the first output of an encoder with return_state=True"
         )
-        raise ValueError(
-            f"Argument `annotations` of AttentiveDecoder must be {expected}. "
-            f"Received: shape {annotations}"
+        raise ArgumentError(
+            "annotations", f"be {expected}", received=f"shape {annotations}", of="AttentiveDecoder"
         )
     sources = annotations if is_multi_source else [annotations]
     sequences = [("inputs", inputs), *[("annotations", source) for source in sources]]
@@ -730,20 +734,26 @@ def check_sequences(inputs, annotations, attention, widths=None):
         check_widths(**{name: shape})
         if len(shape) != 3 or width not in (None, shape[-1]):
             hint = "; write return_sequences=True for a recurrent encoder"
-            raise ValueError(
-                f"Argument `{name}` of AttentiveDecoder must be (batch, time, {width or 'width'})"
-                f"{hint if name == 'annotations' and len(shape) == 2 else ''}. "
-                f"Received: shape {tuple(shape)}"
+            raise ArgumentError(
+                name,
+                "be (batch, time, "
+                f"{width or 'width'}){hint if name == 'annotations' and len(shape) == 2 else ''}",
+                received=f"shape {tuple(shape)}",
+                of="AttentiveDecoder",
             )
         if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
-            raise ValueError(
-                f"Argument `{name}` of AttentiveDecoder must have as many rows as `inputs`, "
-                f"{inputs[0]}. Received: shape {tuple(shape)}"
+            raise ArgumentError(
+                name,
+                f"have as many rows as `inputs`, {inputs[0]}",
+                received=f"shape {tuple(shape)}",
+                of="AttentiveDecoder",
             )
     if inputs[1] == 0:
-        raise ValueError(
-            "Argument `inputs` of AttentiveDecoder must have at least one step. "
-            f"Received: shape {tuple(inputs)}"
+        raise ArgumentError(
+            "inputs",
+            "have at least one step",
+            received=f"shape {tuple(inputs)}",
+            of="AttentiveDecoder",
         )
 
 

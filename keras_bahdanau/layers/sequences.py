@@ -37,9 +37,11 @@ class SequenceLayer(keras.layers.Layer):
         arguments = dict(zip(names, args, strict=False)) | kwargs
         for name in required:
             if arguments.get(name) is None:
-                raise ValueError(
-                    f"Argument `{name}` of {owner} must be a tensor; call the layer with "
-                    f"({', '.join(required)}). Received: None"
+                raise ArgumentError(
+                    name,
+                    f"be a tensor; call the layer with ({', '.join(required)})",
+                    received="None",
+                    of=owner,
                 )
         check_dense(owner, **arguments)
         return super().__call__(*args, **kwargs)
@@ -71,10 +73,12 @@ def check_dense(owner, **tensors):
         for tensor in value if isinstance(value, (list, tuple)) else [value]:
             kind = _storage_kind(tensor)
             if kind is not None:
-                raise ValueError(
-                    f"Argument `{name}` of {owner} must be a dense tensor; pad a ragged one at the "
-                    "right, for example by TensorFlow's `to_tensor()`, and pass a mask of its real "
-                    f"positions. Received: a {kind} {type(tensor).__name__}"
+                raise ArgumentError(
+                    name,
+                    "be a dense tensor; pad a ragged one at the right, for example by "
+                    "TensorFlow's `to_tensor()`, and pass a mask of its real positions",
+                    received=f"a {kind} {type(tensor).__name__}",
+                    of=owner,
                 )
 
 

@@ -647,11 +647,13 @@ def _check_same_width(batches):
     if isinstance(batches, EpochDataset):
         widths = sorted({shape[-1] for shape in batches.shapes})
         if len(widths) > 1:
-            raise ValueError(
-                "Argument `x` of `predict` must have batches of one target width, because their "
-                "outputs become one array; write [model.predict_on_batch(dataset[i][0]) for i in "
-                "range(len(dataset))], or call `generate` for translations. "
-                f"Received: {type(batches).__name__} with widths {widths}"
+            raise ArgumentError(
+                "x",
+                "have batches of one target width, because their outputs become one array; "
+                "write [model.predict_on_batch(dataset[i][0]) for i in range(len(dataset))], "
+                "or call `generate` for translations",
+                received=f"{type(batches).__name__} with widths {widths}",
+                of="`predict`",
             )
 
 
@@ -683,11 +685,13 @@ def _check_reads_logits(argument, functions):
     """
     for function in functions:
         if function is not None and not _reads_logits(function):
-            raise ValueError(
-                f"Argument `{argument}` of `compile` must read logits, which a Seq2Seq returns; "
-                "write TokenCrossentropy(), which leaves out padding, or "
-                "keras.losses.SparseCategoricalCrossentropy(from_logits=True). "
-                f"Received: {function!r}, which reads probabilities"
+            raise ArgumentError(
+                argument,
+                "read logits, which a Seq2Seq returns; write TokenCrossentropy(), which "
+                "leaves out padding, or "
+                "keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+                received=f"{function!r}, which reads probabilities",
+                of="`compile`",
             )
 
 

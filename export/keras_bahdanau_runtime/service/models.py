@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import re
 import reprlib
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.errors import (
+    ArgumentError,
     ArtifactError,
     LimitError,
     RunError,
@@ -1036,15 +1036,13 @@ def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _argument_errors() -> Iterator[None]:
-    """Raise a `ValueError` of the block as a `ServiceError` with the name of the argument."""
+    """Raise an `ArgumentError` of the block as a `ServiceError` with the name of the argument."""
     try:
         yield
-    except ValueError as error:
+    except ArgumentError as error:
+        name = "prefix" if error.name == "prefixes" else error.name
         message = str(error).replace("`prefixes`", "`prefix`")
-        argument = re.match(r"Argument `(\w+)`", message)
-        if argument is None:  # not a mistake of the client
-            raise
-        raise ServiceError("invalid", message, argument[1]) from error
+        raise ServiceError("invalid", message, name) from error
 
 
 def _check_names(

@@ -70,10 +70,11 @@ class Attention(SequenceLayer):
 
     def __call__(self, query, value=None, *args, mask=None, **kwargs):
         if isinstance(query, (list, tuple)):
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} must be one tensor; write "
-                "attention(query, value) instead of a list of both. "
-                f"Received: a list of {len(query)}"
+            raise ArgumentError(
+                "query",
+                "be one tensor; write attention(query, value) instead of a list of both",
+                received=f"a list of {len(query)}",
+                of=type(self).__name__,
             )
         if mask is not None:
             kwargs |= self._split_masks(mask, kwargs)
@@ -275,26 +276,32 @@ class Attention(SequenceLayer):
         """Return Keras's `mask=[query_mask, value_mask]` as two keyword arguments."""
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
             received = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else "one mask"
-            raise ValueError(
-                f"Argument `mask` of {type(self).__name__} must be a list "
-                "[query_mask, value_mask], as for keras.layers.AdditiveAttention; write "
-                f"`value_mask` to mask positions only. Received: {received}"
+            raise ArgumentError(
+                "mask",
+                "be a list [query_mask, value_mask], as for keras.layers.AdditiveAttention; "
+                "write `value_mask` to mask positions only",
+                received=f"{received}",
+                of=type(self).__name__,
             )
         masks = dict(zip(("query_mask", "value_mask"), mask, strict=True))
         duplicates = [name for name in masks if kwargs.get(name) is not None]
         if duplicates:
-            raise ValueError(
-                f"Argument `mask` of {type(self).__name__} must be None with `{duplicates[0]}`, "
-                "which it contains. Received: both"
+            raise ArgumentError(
+                "mask",
+                f"be None with `{duplicates[0]}`, which it contains",
+                received="both",
+                of=type(self).__name__,
             )
         return masks
 
     def _check_call(self, query, value, value_mask, return_attention_logits):
         """Raise a `ValueError` unless these arguments of `call` are valid."""
         if len(query.shape) not in (2, 3):
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} must be (batch, width) or "
-                f"(batch, queries, width). Received: shape {tuple(query.shape)}"
+            raise ArgumentError(
+                "query",
+                "be (batch, width) or (batch, queries, width)",
+                received=f"shape {tuple(query.shape)}",
+                of=type(self).__name__,
             )
         values = flatten(value)
         is_list = isinstance(value, (list, tuple))
@@ -304,16 +311,20 @@ class Attention(SequenceLayer):
             masks = value_mask
         for source, mask in zip(values, masks, strict=True):
             if len(source.shape) != 3:
-                raise ValueError(
-                    f"Argument `value` of {type(self).__name__} must be (batch, time, width). "
-                    f"Received: shape {tuple(source.shape)}"
+                raise ArgumentError(
+                    "value",
+                    "be (batch, time, width)",
+                    received=f"shape {tuple(source.shape)}",
+                    of=type(self).__name__,
                 )
             checked_mask("value_mask", mask, source)
         rows = {source.shape[0] for source in values} - {None}
         if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} must have as many rows as `value`, "
-                f"{max(rows)}, or one row for all of them. Received: shape {tuple(query.shape)}"
+            raise ArgumentError(
+                "query",
+                f"have as many rows as `value`, {max(rows)}, or one row for all of them",
+                received=f"shape {tuple(query.shape)}",
+                of=type(self).__name__,
             )
         if return_attention_logits and not self.has_logits:
             raise ArgumentError(
@@ -368,34 +379,41 @@ class Attention(SequenceLayer):
         check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
         if len(values.shape) != 3 or width not in (None, values.shape[-1]):
-            raise ValueError(
-                f"Argument `{name}` of {type(self).__name__}.memory must be "
-                f"(batch, time, {'width' if width is None else width}). "
-                f"Received: shape {tuple(values.shape)}"
+            raise ArgumentError(
+                name,
+                f"be (batch, time, {'width' if width is None else width})",
+                received=f"shape {tuple(values.shape)}",
+                of=f"{type(self).__name__}.memory",
             )
         return ops.cast(values, self.compute_dtype)
 
     def _check_width(self, query):
         if query.shape[-1] != self._query_width:
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} must be {self._query_width} wide. "
-                f"Received: shape {tuple(query.shape)}"
+            raise ArgumentError(
+                "query",
+                f"be {self._query_width} wide",
+                received=f"shape {tuple(query.shape)}",
+                of=type(self).__name__,
             )
 
     def _group_queries(self, query, memory):
         """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
         query = ops.cast(query, self.compute_dtype)
         if len(query.shape) != 2:
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__}.step must be (batch, width). "
-                f"Received: shape {tuple(query.shape)}"
+            raise ArgumentError(
+                "query",
+                "be (batch, width)",
+                received=f"shape {tuple(query.shape)}",
+                of=f"{type(self).__name__}.step",
             )
         self._check_width(query)
         rows, count = memory.values.shape[0], query.shape[0]
         if rows and count and count % rows:
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__}.step must have a multiple of the "
-                f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
+            raise ArgumentError(
+                "query",
+                f"have a multiple of the memory's {rows} rows",
+                received=f"shape {tuple(query.shape)}",
+                of=f"{type(self).__name__}.step",
             )
         return group_rows(query, memory.values)
 

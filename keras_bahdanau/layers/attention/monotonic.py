@@ -167,9 +167,11 @@ class MonotonicAttention(Attention):
 def _noise_of_step(noise, t):
     """Return the noise `(B, Tx)` of step `t`."""
     if t is None:
-        raise ValueError(
-            "Argument `t` of MonotonicAttention.step must be the number of the step if the memory "
-            "has noise. Received: None"
+        raise ArgumentError(
+            "t",
+            "be the number of the step if the memory has noise",
+            received="None",
+            of="MonotonicAttention.step",
         )
     return ops.take(noise, t, axis=1)
 

@@ -77,9 +77,11 @@ class MultiSourceAttention(Attention):
         """
         values = [ops.convert_to_tensor(value) for value in self._per_source("values", values)]
         if len({value.shape[0] for value in values} - {None}) > 1:
-            raise ValueError(
-                "Argument `values` of MultiSourceAttention must have the same number of rows for "
-                f"each source. Received: shapes {[tuple(value.shape) for value in values]}"
+            raise ArgumentError(
+                "values",
+                "have the same number of rows for each source",
+                received=f"shapes {[tuple(value.shape) for value in values]}",
+                of="MultiSourceAttention",
             )
         sources = zip(
             self.attentions,

@@ -8,6 +8,7 @@ from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
 from keras_bahdanau.layers.attention.base import combine_masks, masked_softmax
 from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -79,9 +80,11 @@ class AttentionPooling(SequenceLayer):
 
     def build(self, values_shape):
         if len(values_shape) != 3:
-            raise ValueError(
-                "Argument `values` of AttentionPooling must be (batch, time, width). "
-                f"Received: shape {tuple(values_shape)}"
+            raise ArgumentError(
+                "values",
+                "be (batch, time, width)",
+                received=f"shape {tuple(values_shape)}",
+                of="AttentionPooling",
             )
         check_widths(values=values_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: values_shape[-1]})
