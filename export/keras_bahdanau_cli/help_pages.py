@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from keras_bahdanau_runtime.errors import ArgumentError
+
 # Titles of panels, in their order on a page.
 ARGUMENTS, OPTIONS = "Arguments", "Options"
 PANELS = (
@@ -45,6 +47,16 @@ class HelpCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help page."""
         _print_page(self, ctx, _option_panels(self, ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error of a value from the file of `--config` names the file."""
+        try:
+            return super().invoke(ctx)
+        except ArgumentError as error:
+            source = ctx.get_parameter_source(error.name)
+            if source is None or source.name != "DEFAULT_MAP":
+                raise
+            raise ValueError(f"{ctx.params['config']}: {error}") from error
 
 
 class HelpGroup(TyperGroup):

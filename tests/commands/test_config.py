@@ -122,3 +122,16 @@ def test_wrong_name_or_type_is_an_error_with_the_file(tmp_path, values, message)
     with pytest.raises(ValueError) as error:
         parse("export", tmp_path, {**required_values("export"), **values})
     assert f"config.json: Argument {message}" in str(error.value)
+
+
+def test_errors_of_values_name_the_file_only_if_they_are_from_it(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("units: 0\n")
+    arguments = ["a.en", "a.de", "--validation-source", "b.en", "--validation-target", "b.de"]
+    arguments += ["--output", str(tmp_path / "run"), "--config", str(path)]
+    with pytest.raises(ValueError, match="Argument `units` must be an int of at least 1") as caught:
+        GROUP.main(["train", *arguments], standalone_mode=False)
+    assert str(caught.value).startswith(f"{path}: ")
+    with pytest.raises(ValueError, match="Argument `units` must be an int of at least 1") as caught:
+        GROUP.main(["train", *arguments, "--units", "-1"], standalone_mode=False)
+    assert str(path) not in str(caught.value)
