@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.launcher import launched_rank
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
@@ -294,7 +294,7 @@ def _jax_scope(devices):
             keras.distribution.initialize()
     available = keras.distribution.list_devices()  # of all hosts
     if is_spmd() and len(available) != devices:
-        raise ArgumentError(
+        raise argument_error(
             "devices",
             f"be all {len(available)} of the {rank_and_world_size()[1]} hosts",
             received=str(devices),
@@ -308,7 +308,7 @@ def _jax_scope(devices):
 
 def _first_devices(names, count):
     if len(names) < count:
-        raise ArgumentError(
+        raise argument_error(
             "devices",
             f"be at most the {len(names)} that {keras.config.backend()} lists",
             received=str(count),

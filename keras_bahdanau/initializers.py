@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 __all__ = ["PerGate"]
 
@@ -77,7 +77,7 @@ class PerGate(keras.initializers.Initializer):
 
     def __call__(self, shape, dtype=None):
         if shape[-1] % self.gates:
-            raise ArgumentError(
+            raise argument_error(
                 "shape", f"end in a multiple of `gates`, {self.gates}", received=str(tuple(shape))
             )
         gate_shape = (*shape[:-1], shape[-1] // self.gates)

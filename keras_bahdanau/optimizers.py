@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 __all__ = ["Adam", "WarmupSchedule", "ema_weights"]
 
@@ -105,7 +105,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         check_range("warmup", warmup, int, 0, updates - 1)
         check_range("batches", batches, int, 1)
         if shape not in SCHEDULES:
-            raise ArgumentError("shape", f"be one of {SCHEDULES}", shape)
+            raise argument_error("shape", f"be one of {SCHEDULES}", shape)
         self.peak = peak
         self.shape = shape
         self.updates = updates

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, OF_RUNS
 
 OPTIONS_FILE, LAST_FILE, BEST_FILE = OF_RUNS
@@ -30,7 +30,7 @@ def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:
             problem = "is a file"
         elif (Path(run) / MANIFEST_FILE).exists():
             problem = f"has a {MANIFEST_FILE} and no {BEST_FILE}, like an artifact or a corpus"
-        raise ArgumentError(
+        raise argument_error(
             argument, "be the folder of a training run", received=f"{str(run)!r}, which {problem}"
         )
     return path

@@ -4,10 +4,12 @@
 |---|---|
 | `generate: namespace MODULE [NAME ...]` | The names of `MODULE.__all__`, or those in the list |
 | `generate: shortcuts MODULE` | A table of the names that other namespaces document |
+| `generate: settings` | A table of the settings of a search that a call may change |
 | `generate: commands` | Every command with its options |
 | `generate: example` | The first Python block of README.md |
 """
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -17,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
+
+from keras_bahdanau_runtime.search_settings import SearchSettings
 
 # A name in several namespaces is documented in the first of them.
 NAMESPACES = (
@@ -81,6 +85,7 @@ def _generate(kind: str, *arguments: str) -> str:
     generators = {
         "namespace": _namespace,
         "shortcuts": _shortcuts,
+        "settings": _settings,
         "commands": _commands,
         "example": _example,
     }
@@ -105,6 +110,17 @@ def _shortcuts(module: str) -> Iterator[str]:
     yield from _table(
         _DOCUMENTED[id(value)] for value in objects.values() if not isinstance(value, ModuleType)
     )
+
+
+def _settings() -> Iterator[str]:
+    """Yield a table of the settings of a search that a call may change."""
+    yield "| setting | dtype | from | to | meaning |"
+    yield "|---|---|---|---|---|"
+    for setting in dataclasses.fields(SearchSettings):
+        limits = setting.metadata["range"]
+        low, high = f"{limits.low:,}", f"{limits.high:,}"
+        meaning = setting.metadata["meaning"]
+        yield f"| `{setting.name}` | {limits.dtype} | {low} | {high} | {meaning} |"
 
 
 def _table(names: Iterator[str]) -> Iterator[str]:

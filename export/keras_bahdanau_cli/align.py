@@ -19,7 +19,7 @@ from keras_bahdanau_cli.pairs import Megabytes, Timeout, open_output, score_pair
 from keras_bahdanau_cli.terminal import is_dash, print_message
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError
+from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
@@ -98,13 +98,13 @@ def align(
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     if draw:
         if threshold is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "threshold",
                 "be left out with --draw, which draws all weights",
                 received=str(threshold),
             )
         if text_format != TextFormat():
-            raise ArgumentError(
+            raise argument_error(
                 ("source_column", "target_column", "encoding", "on_bad_line"),
                 "be left out with --draw, which reads no file",
                 received=str(text_format),
@@ -114,11 +114,11 @@ def align(
         return
     for name, value in {"style": style, "columns": columns}.items():
         if value is not None:
-            raise ArgumentError(name, "be used with --draw", received=str(value))
+            raise argument_error(name, "be used with --draw", received=str(value))
     source, target = Path(inputs[0]), Path(inputs[1]) if len(inputs) > 1 else None
     is_sentence = target is None and not (is_dash(source) or source.exists())
     if len(inputs) > 2 or is_sentence:
-        raise ArgumentError(
+        raise argument_error(
             "inputs",
             "be two files, of source sentences and of their translations, or a file with both "
             "sides; add --draw to translate and draw sentences",
@@ -170,12 +170,12 @@ def _draw(
     check_positive(columns=columns)
     for text in texts:
         if not text.strip():
-            raise ArgumentError("inputs", "contain sentences", text)
+            raise argument_error("inputs", "contain sentences", text)
     is_page = output.suffix.lower() == ".html"
     if not is_page:
         check_suffix(output)
     elif pieces or style != "light":
-        raise ArgumentError(
+        raise argument_error(
             ("pieces", "style"),
             "be left out for an .html file, which shows words and pieces in one style",
             received=str(output),

@@ -15,8 +15,8 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from keras_bahdanau.training.options import FORMER_NAMES, read_options
-from keras_bahdanau_runtime.errors import ArgumentError, MissingDependencyError, quote
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.errors import MissingDependencyError, argument_error, quote
+from keras_bahdanau_runtime.search_settings import check_setting
 
 Artifact = Annotated[
     str,
@@ -126,7 +126,7 @@ def _parameter_values(
                 f"Received: {key}={quote(value)}"
             )
         if parameter.name in result:
-            raise ArgumentError(
+            raise argument_error(
                 key, "be in the file once", received="another value, by another of its names"
             )
         annotation = inspect.signature(command.callback).parameters[parameter.name].annotation
@@ -157,7 +157,7 @@ def _checked_item(name: str, kind: Any, value: Any) -> Any:
         bool: ("true or false", bool),
     }.get(kind, ("a text", str))
     if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-        raise ArgumentError(name, f"be {expected}", received=str(quote(value)))
+        raise argument_error(name, f"be {expected}", received=str(quote(value)))
     return value
 
 
@@ -238,7 +238,7 @@ def check_file(name: str, path: Path) -> None:
     """Raise a `ValueError` that names the argument unless its path is a file."""
     if not path.is_file():
         reason = "is a folder" if path.is_dir() else "does not exist"
-        raise ArgumentError(name, "be a file", received=f"{str(path)!r}, which {reason}")
+        raise argument_error(name, "be a file", received=f"{str(path)!r}, which {reason}")
 
 
 def check_installed(*packages: str, extra: str) -> None:
@@ -252,7 +252,7 @@ def check_modules(imports: Sequence[str]) -> None:
     """Raise a `ValueError` for the first module that does not exist, without importing any."""
     for name in imports:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
-            raise ArgumentError(
+            raise argument_error(
                 "import",
                 "be the name of an importable module",
                 received=f"{name!r}. PYTHONPATH must contain its folder.",

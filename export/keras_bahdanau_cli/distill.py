@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.bulk.distillation import (
     check_texts,
     distill_texts,
 )
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translator import Translator
 
@@ -90,7 +90,7 @@ def distill(
     options = TrainingOptions.from_values({**explicit_values(context, flags), **texts})
     rank, processes = launched_rank()
     if processes > 1:
-        raise ArgumentError(
+        raise argument_error(
             "teacher",
             "be used in one process",
             received=(
@@ -102,7 +102,7 @@ def distill(
     references = reference or []
     check_texts(sources, references, n_best, options.text_format, pairs)
     if folder.exists() and not resume:
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",

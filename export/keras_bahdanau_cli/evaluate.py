@@ -26,7 +26,7 @@ from keras_bahdanau_cli.terminal import (
     text_source,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -98,7 +98,7 @@ def evaluate(
 
     is_address, folder = is_hub_address(path), Path(path)
     if not is_address and not folder.is_dir():
-        raise ArgumentError(
+        raise argument_error(
             "path",
             "be the folder of a run or of an artifact, and come before the texts",
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
@@ -110,13 +110,13 @@ def evaluate(
     search = SearchFlags(**flags)
     options = search.options()
     if is_artifact and others:
-        raise ArgumentError(
+        raise argument_error(
             "with",
             "be used with runs: `export --with` writes an artifact of several runs",
             received=f"{[str(run) for run in others]} for the artifact {path}",
         )
     if not is_artifact and truncate:
-        raise ArgumentError(
+        raise argument_error(
             "truncate",
             "be left out for a run, as its model accepts sentences of any length",
             received=f"truncate=True for the run {path}",
@@ -171,14 +171,14 @@ def _read_texts(
     if len(set(lengths)) > 1:
         names = ["source", *["references"] * len(references), *constraints]
         counts = (f"{count} in `{name}`" for name, count in zip(names, lengths, strict=True))
-        raise ArgumentError(
+        raise argument_error(
             ("source", "references", "prefix", "required"),
             "have the same number of lines",
             received=str(", ".join(counts)),
         )
     rows = [row for row in zip(*columns, strict=True) if all(map(str.strip, row[: len(texts)]))]
     if not rows:
-        raise ArgumentError(
+        raise argument_error(
             ("source", "references"),
             "have a line that is blank in none of them",
             received=f"{lengths[0]} lines",

@@ -31,7 +31,7 @@ from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import folder_name
 
 _LAYOUTS = ("artifact", "triton")
@@ -160,14 +160,14 @@ def export(
 
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     if source is None and (reference is not None or text_format != TextFormat()):
-        raise ArgumentError(
+        raise argument_error(
             ("reference", "source_column", "target_column", "encoding", "on_bad_line"),
             "be passed together with `source`",
             received="one of them without `source`",
         )
     penalties = length_penalty or [1.0]
     if len(penalties) > 1 and source is None:
-        raise ArgumentError(
+        raise argument_error(
             "length_penalty",
             "be passed once if there is no `source` to choose it on",
             received=str(penalties),
@@ -176,7 +176,7 @@ def export(
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
-        raise ArgumentError(
+        raise argument_error(
             ("source", "reference"),
             "be left out if no ONNX graph is written and no length penalty is chosen",
             received=f"{source} and {reference}",
@@ -246,14 +246,14 @@ def export(
 def _check_card_flags(model_card: bool, layout: str, flags: dict[str, Any]) -> None:
     """Raise a `ValueError` for flags of a model card without one, or for a card in a repository."""
     if model_card and layout != "artifact":
-        raise ArgumentError(
+        raise argument_error(
             "model_card",
             "be left out for the layout 'triton', which is no model repository of the Hub",
             received="model_card=True",
         )
     for name, value in flags.items():
         if value and not model_card:
-            raise ArgumentError(name, "be used with --model-card", received=str(value))
+            raise argument_error(name, "be used with --model-card", received=str(value))
 
 
 def _read_notes(path: Path) -> str:
@@ -270,14 +270,14 @@ def _destination(
 ) -> contextlib.AbstractContextManager[Path]:
     """Return a context manager of the folder to export to; arguments as for `export`."""
     if layout not in _LAYOUTS:
-        raise ArgumentError("layout", f"be one of {_LAYOUTS}", layout)
+        raise argument_error("layout", f"be one of {_LAYOUTS}", layout)
     if layout == "triton":
         if "onnx" not in formats:
-            raise ArgumentError(
+            raise argument_error(
                 "format", "include 'onnx' for the layout 'triton'", received=str(formats)
             )
         return triton_repository(path, folder_name(run) if name is None else name, overwrite)
     if name is not None:
-        raise ArgumentError("name", "be left out for the layout 'artifact'", name)
+        raise argument_error("name", "be left out for the layout 'artifact'", name)
     check_destination(path, overwrite)
     return contextlib.nullcontext(path)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.hub import download, is_hub_address, parse_hub_address
 
@@ -43,6 +43,6 @@ def artifact_folders(artifacts: list[str]) -> dict[str, Path]:
             folder = parse_hub_address(path)[0] if is_hub_address(path) else path
             name = folder_name(folder)
         if name in paths:
-            raise ArgumentError("artifacts", "have different names", received=f"{name!r} twice")
+            raise argument_error("artifacts", "have different names", received=f"{name!r} twice")
         paths[name] = path
     return {name: artifact_folder(path) for name, path in paths.items()}

@@ -9,7 +9,7 @@ from keras_bahdanau.run_folder import BEST_FILE
 from keras_bahdanau_cli.arguments import check_file
 from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import is_run
 
@@ -41,18 +41,18 @@ def import_model(
         keras-bahdanau import opennmt model_step_10000.pt --output run
     """
     if toolkit not in _TOOLKITS:
-        raise ArgumentError("toolkit", f"be one of {tuple(_TOOLKITS)}", toolkit)
+        raise argument_error("toolkit", f"be one of {tuple(_TOOLKITS)}", toolkit)
     if len(paths) not in ({2, 3} if toolkit == "fairseq" else {1}):
-        raise ArgumentError(
+        raise argument_error(
             "paths", f"be {_TOOLKITS[toolkit]} for {toolkit}", received=f"{len(paths)} paths"
         )
     if toolkit == "joeynmt" and not paths[0].is_dir():
-        raise ArgumentError("paths", "be the folder of a JoeyNMT run", str(paths[0]))
+        raise argument_error("paths", "be the folder of a JoeyNMT run", str(paths[0]))
     if toolkit != "joeynmt":
         for path in paths:
             check_file("paths", path)
     if output.exists():
-        raise ArgumentError("output", "be a new folder", received=f"{str(output)!r}, which exists")
+        raise argument_error("output", "be a new folder", received=f"{str(output)!r}, which exists")
     check_keras()
     import_keras()  # Keras imports TensorFlow, if it is installed, when it creates weights
     from keras_bahdanau import toolkits

@@ -15,7 +15,7 @@ from keras_bahdanau_cli.arguments import (
     TargetColumn,
 )
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
@@ -133,7 +133,7 @@ def prepare(
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     half = len(texts) // 2
     if len(texts) % 2 and not pairs:
-        raise ArgumentError(
+        raise argument_error(
             "texts",
             "contain as many files of translations as of sources, or files with both sides "
             "and --pairs",

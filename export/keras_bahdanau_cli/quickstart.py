@@ -22,7 +22,7 @@ from keras_bahdanau_cli.quickstart_dates import split_dates
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import console
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.translator import Translation, Translator
 
 MAX_LENGTH = 16
@@ -46,7 +46,7 @@ def quickstart(
     check_installed("matplotlib", extra="plot")
     check_installed("tensorflow", extra="export")
     if output.exists():
-        raise ArgumentError("output", "be a new folder", received=f"{str(output)!r}, which exists")
+        raise argument_error("output", "be a new folder", received=f"{str(output)!r}, which exists")
     import_keras()
     import keras
 

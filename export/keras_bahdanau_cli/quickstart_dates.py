@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 FIRST_DAY = datetime.date(1900, 1, 1)
 LAST_DAY = datetime.date(2100, 12, 31)
@@ -118,7 +118,7 @@ def _draw(count: int, generator: random.Random, exclude: set[str]) -> list[tuple
         if day.isoformat() not in exclude
     ]
     if not 0 <= count <= TEXTS_PER_DAY * len(days):
-        raise ArgumentError(
+        raise argument_error(
             "count",
             f"be from 0 to {TEXTS_PER_DAY * len(days)}: {TEXTS_PER_DAY} texts for each of "
             f"{len(days)} days",

@@ -1,12 +1,14 @@
 """Flags of commands for the search options and the constraints of a call."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_cli.arguments import check_file
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.search_options import SearchOptions
+from keras_bahdanau_runtime.search_settings import SearchSettings
+from keras_bahdanau_runtime.signature import SETTINGS
 from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
 
@@ -16,9 +18,9 @@ def _flag(help: str, flags: str | None = None) -> dict[str, str]:
     return {"help": help, "panel": "Search"} | ({} if flags is None else {"flags": flags})
 
 
-@dataclass(frozen=True)
-class SearchFlags:
-    """Flags for `with_flags_of`. `None` keeps the setting of the export, or the default of a run.
+@dataclass(frozen=True, kw_only=True)
+class SearchFlags(SearchSettings):
+    """Flags for `with_flags_of`: settings of a search, and constraints on the translations.
 
     Example:
 
@@ -26,34 +28,6 @@ class SearchFlags:
     {'beam_size': 2, 'suppressed': ['x']}
     """
 
-    beam_size: int | None = field(
-        default=None, metadata=_flag("Beam size, at most that of the export; 1 is greedy.")
-    )
-    length_penalty: float | None = field(
-        default=None, metadata=_flag("Exponent of the length penalty.")
-    )
-    coverage_penalty: float | None = field(
-        default=None, metadata=_flag("Weight of the coverage penalty.")
-    )
-    min_length: int | None = field(default=None, metadata=_flag("Minimum number of output tokens."))
-    max_length: int | None = field(
-        default=None, metadata=_flag("Maximum number of output tokens, at most that of the export.")
-    )
-    no_repeat_ngram: int | None = field(
-        default=None, metadata=_flag("Length of n-grams that may not repeat; 0 for no limit.")
-    )
-    repetition_penalty: float | None = field(
-        default=None, metadata=_flag("Factor of the log-probability of a repeated token.")
-    )
-    temperature: float | None = field(
-        default=None, metadata=_flag("For sampling: above 1 is more random.")
-    )
-    top_k: int | None = field(
-        default=None, metadata=_flag("For sampling: number of most probable tokens; 0 for all.")
-    )
-    top_p: float | None = field(
-        default=None, metadata=_flag("For sampling: probability mass of the tokens.")
-    )
     suppress: list[str] | None = field(
         default=None, metadata=_flag("A token that no translation contains. May be repeated.")
     )
@@ -76,8 +50,7 @@ class SearchFlags:
 
     def search_options(self) -> SearchOptions:
         """Return the options that are numbers."""
-        names = [field.name for field in fields(SearchOptions)]
-        return SearchOptions(**{name: getattr(self, name) for name in names})
+        return SearchOptions(**{name: getattr(self, name) for name in SETTINGS})
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `Translator.translate` for all texts, without the unset ones."""
@@ -97,7 +70,7 @@ class SearchFlags:
             # Phrases are separated by tabs, so `required` may be tab-separated text.
             is_tabbed = name == "required" and path is not None and file_kind(path).format == "tsv"
             if path is not None and not is_lines(path) and not is_tabbed:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     "be a file with a line for each source",
                     received=f"{str(path)!r}, the name of another format",

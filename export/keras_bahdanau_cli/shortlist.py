@@ -18,7 +18,7 @@ from keras_bahdanau_cli.arguments import (
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import SPECIAL
 
 
@@ -64,12 +64,12 @@ def shortlist(
     check_positive(candidates=candidates, sentences=sentences)
     best_file(run)  # checks that it is a run
     if output.is_dir():
-        raise ArgumentError("output", "be a file", received=f"{output}, a folder")
+        raise argument_error("output", "be a file", received=f"{output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
     texts = read_parallel(*pair_sources(source, target), text_format)
     links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
-        raise ArgumentError(
+        raise argument_error(
             "alignments",
             f"have one line for each of {len(texts[0])} pairs, except pairs with a blank side",
             received=str(len(links)),

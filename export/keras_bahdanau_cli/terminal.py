@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.text import Text
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors, temporary_file
 from keras_bahdanau_runtime.service.logs import escape_unprintable
 
@@ -85,7 +85,7 @@ def copied_standard_input(name: str, paths: list[Path], output: Path) -> Iterato
         yield paths
         return
     if count > 1:
-        raise ArgumentError(name, "contain - for standard input at most once", received=str(count))
+        raise argument_error(name, "contain - for standard input at most once", received=str(count))
     output = Path(os.path.abspath(output))
     output.parent.mkdir(parents=True, exist_ok=True)
     with temporary_file(output.with_name(f"{output.name}.standard-input")) as copy:
@@ -107,5 +107,5 @@ def standard_stream(name: str) -> Any:
     """Return `sys.stdin` or `sys.stdout`; raise a `ValueError` if it is closed."""
     stream = getattr(sys, name)
     if stream is None:
-        raise ArgumentError(name, "be open", received="a closed standard stream")
+        raise argument_error(name, "be open", received="a closed standard stream")
     return stream

@@ -25,7 +25,7 @@ from keras_bahdanau_cli.terminal import (
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
-from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError
+from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.ray.bulk import translate_folder
 from keras_bahdanau_runtime.session import available_cores
@@ -163,14 +163,14 @@ def translate(
     search = SearchFlags(**flags)
     output_format = OutputFormat(n_best, scores, tokens, alignments, as_json)
     if engine not in ("local", "ray"):
-        raise ArgumentError("engine", "be local or ray", engine)
+        raise argument_error("engine", "be local or ray", engine)
     columns = {"text_column": text_column, "output_column": output_column}
     file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
     if engine == "ray":
         files = {"prefix": search.prefix, "required": search.required}
         _refuse_without("`engine` local", **file_flags, **files)
         if not output_format.is_plain:
-            raise ArgumentError(
+            raise argument_error(
                 ("n_best", "scores", "tokens", "alignments", "json"),
                 "be used with `engine` local",
                 received=str(output_format),
@@ -261,7 +261,7 @@ def _translate_folder(
     artifact: str, source: Path | None, output: Path | None, **options: Any
 ) -> None:
     if source is None or output is None:
-        raise ArgumentError(
+        raise argument_error(
             ("source", "output"), "be folders for the engine ray", received=f"{source} and {output}"
         )
     folder = artifact_folder(artifact)
@@ -279,14 +279,14 @@ def _refuse_without(requirement: str, **flags: Any) -> None:
     """Raise a `ValueError` that names the first flag that only works with the requirement."""
     for name, value in flags.items():
         if value:
-            raise ArgumentError(name, f"be used with {requirement}", received=str(value))
+            raise argument_error(name, f"be used with {requirement}", received=str(value))
 
 
 def _parse_shard(shard: str) -> tuple[int, int]:
     """Return I and N of I/N."""
     index, slash, count = shard.partition("/")
     if not slash or not index.isdecimal() or not count.isdecimal():
-        raise ArgumentError("shard", "be I/N, such as 1/4", shard)
+        raise argument_error("shard", "be I/N, such as 1/4", shard)
     return int(index), int(count)
 
 

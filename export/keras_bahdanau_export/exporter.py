@@ -19,7 +19,7 @@ from keras_bahdanau_export.quality_loss import measure_precision_loss, measure_s
 from keras_bahdanau_export.trace import as_functional, forward_signature, trace_and_write
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime.artifact import publish, write_manifest
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
@@ -111,11 +111,11 @@ class Job:
     def check(self):
         """Raise a `ValueError` that names the first argument that does not fit the model."""
         if not isinstance(self.model, keras.Model):
-            raise ArgumentError(
+            raise argument_error(
                 "model", "be a Keras model", received=str(type(self.model).__name__)
             )
         if not self.model.built:
-            raise ArgumentError(
+            raise argument_error(
                 "model",
                 "have weights: train it, or call `model.build()` first",
                 received=f"a {type(self.model).__name__} that is not built",
@@ -166,7 +166,7 @@ class SearchJob(Job):
         options = self.options
         for name in ("input_names", "output_names"):
             if getattr(options, name) is not None:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     f"be None for a {type(self.model).__name__}, whose graphs have the names "
                     "that the runtime reads",
@@ -176,19 +176,19 @@ class SearchJob(Job):
         if options.tokenizer is not None:
             self._check_tokenizer()
         elif options.texts:
-            raise ArgumentError(
+            raise argument_error(
                 "tokenizer",
                 "be passed, or attached to the model, to compare on `texts`",
                 received="none",
             )
         if len(options.references) not in (0, len(options.texts)):
-            raise ArgumentError(
+            raise argument_error(
                 "references",
                 f"have one item for each of {len(options.texts)} texts",
                 received=str(len(options.references)),
             )
         if "onnx" not in options.formats and options.texts:
-            raise ArgumentError(
+            raise argument_error(
                 ("texts", "references"),
                 "be left out if no ONNX graph is written, as they are only used to compare it",
                 received=f"{len(options.texts)} texts",
@@ -199,7 +199,7 @@ class SearchJob(Job):
             check_shortlist(options.shortlist, self.model, options.search)
         settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
         if max_batch_size(settings, vocabulary) < 1:
-            raise ArgumentError(
+            raise argument_error(
                 ("search", "max_length"),
                 "leave a number of candidates and steps that fits int32",
                 received=(
@@ -210,7 +210,7 @@ class SearchJob(Job):
 
     def _check_tokenizer(self):
         if not isinstance(self.options.tokenizer, Tokenizer):
-            raise ArgumentError(
+            raise argument_error(
                 "tokenizer",
                 "be a Tokenizer, `None` for the one attached to the model, or `False` for none",
                 self.options.tokenizer,
@@ -318,7 +318,7 @@ class ForwardJob(Job):
             "shortlist",
         ):
             if getattr(self.options, name) not in (None, False, (), []):
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     "be left out for a model without a search",
                     received=f"one for a {type(self.model).__name__}",

@@ -18,7 +18,7 @@ from keras_bahdanau.run_folder import (
     OPTIONS_FILE,
 )
 from keras_bahdanau_runtime.checks import check_text, checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import file_sha256
 from keras_bahdanau_runtime.manifest import is_run
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE
@@ -79,7 +79,7 @@ class ModelCard:
     def __post_init__(self) -> None:
         languages = checked_texts("languages", self.languages)
         if len(languages) not in (0, 2) or not all(map(_LANGUAGE.fullmatch, languages)):
-            raise ArgumentError(
+            raise argument_error(
                 "languages",
                 "be the codes of the source and the target language, such as en and de",
                 received=str(languages),
@@ -87,13 +87,13 @@ class ModelCard:
         if self.license is not None and not (
             isinstance(self.license, str) and _LICENSE.fullmatch(self.license)
         ):
-            raise ArgumentError(
+            raise argument_error(
                 "license", "be an identifier of the Hub, such as apache-2.0 or other", self.license
             )
         check_text("notes", self.notes)
         for run in self.runs:
             if not is_run(Path(run)):
-                raise ArgumentError("runs", "be folders of training runs", os.fspath(run))
+                raise argument_error("runs", "be folders of training runs", os.fspath(run))
 
     def text(self, name: str, manifest: Mapping[str, Any], files: Iterable[str]) -> str:
         """Return the Markdown of the card.

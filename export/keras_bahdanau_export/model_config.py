@@ -4,7 +4,7 @@ import logging
 
 import keras
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -86,7 +86,7 @@ def check_policies(model):
     """Raise a `ValueError` unless onnxruntime has operators for the result of `to_float32`."""
     policies = dtype_policies(model)
     if not policies <= set(_SUPPORTED_POLICIES):
-        raise ArgumentError(
+        raise argument_error(
             "model",
             f"use the dtype policies {_SUPPORTED_POLICIES}",
             received=(

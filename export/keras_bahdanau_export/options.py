@@ -7,8 +7,8 @@ from typing import Any
 from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
@@ -117,10 +117,10 @@ class ExportOptions:
         for name in ("stepwise", "captured"):
             value = getattr(self, name)
             if type(value) is not bool:
-                raise ArgumentError(name, "be a bool", value)
+                raise argument_error(name, "be a bool", value)
         unknown = [format for format in self.formats if format not in FORMATS]
         if unknown or not self.formats:
-            raise ArgumentError(
+            raise argument_error(
                 "format",
                 f"be one of {FORMATS} or a list of both. Keras's own `model.export` writes "
                 "other formats, without a search",
@@ -129,7 +129,7 @@ class ExportOptions:
         if self.precision not in PRECISIONS or (
             self.precision != "float32" and "onnx" not in self.formats
         ):
-            raise ArgumentError(
+            raise argument_error(
                 "precision",
                 f'be one of {PRECISIONS}, and "float32" if no ONNX graph is written',
                 self.precision,
@@ -139,9 +139,11 @@ class ExportOptions:
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
         if self.captured and "onnx" not in self.formats:
-            raise ArgumentError("captured", "be False if no ONNX graph is written", received="True")
+            raise argument_error(
+                "captured", "be False if no ONNX graph is written", received="True"
+            )
         if not isinstance(self.model_card, ModelCard | None):
-            raise ArgumentError("model_card", "be a ModelCard or None", self.model_card)
+            raise argument_error("model_card", "be a ModelCard or None", self.model_card)
         for name in ("texts", "references", "imports"):
             object.__setattr__(self, name, checked_texts(name, getattr(self, name)))
 

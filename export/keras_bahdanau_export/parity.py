@@ -12,7 +12,7 @@ from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError, CorruptArtifactError, ParityError
+from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError, argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.search import checked_noise
@@ -159,7 +159,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
     is_reduced = "precision" in manifest.other
     if not manifest.search:
         if len(texts):
-            raise ArgumentError(
+            raise argument_error(
                 "texts",
                 "be left out for a model without a search, which takes arrays",
                 received=f"{len(texts)} texts",
@@ -178,7 +178,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
 def _compare_search(model, manifest, texts, count, seed, providers, check_loops):
     """Compare the search of an artifact with the model's; arguments as for `verify`."""
     if not isinstance(model, GenerationMixin):
-        raise ArgumentError(
+        raise argument_error(
             "model",
             "be the model that the artifact was exported from, which has a search",
             received=f"a {type(model).__name__}",
@@ -198,7 +198,7 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
     encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
     sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
     if not sources:
-        raise ArgumentError(
+        raise argument_error(
             ("texts", "count"),
             "give sources to compare on",
             received=f"{len(texts)} texts, blank or too long, and count={count}",
@@ -401,7 +401,7 @@ def _check_same_shapes(model, session):
         ours = [tuple(tensor.shape) for tensor in getattr(model, side)]
         theirs = [tuple(n if type(n) is int else None for n in t.shape) for t in tensors]
         if len(ours) != len(theirs) or not all(map(_are_compatible, ours, theirs)):
-            raise ArgumentError(
+            raise argument_error(
                 "model",
                 f"be the model that the artifact was exported from, with {side} of shapes {theirs}",
                 received=f"a model with {ours}",
@@ -430,7 +430,7 @@ def _random_call(model, examples, rng):
             if all(array.size and not np.isnan(array).any() for array in result[1]):
                 return result
     if result is None:
-        raise ArgumentError(
+        raise argument_error(
             "model",
             f"accept inputs whose dynamic axes all have one of the sizes {_LENGTHS}, to be "
             "compared on",

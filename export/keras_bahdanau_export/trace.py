@@ -18,7 +18,7 @@ from keras import ops, tree
 
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.search.candidates import stable_top_k
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
@@ -302,7 +302,7 @@ def as_functional(model):
     """
     if not getattr(model, "inputs", None):
         name = type(model).__name__
-        raise ArgumentError(
+        raise argument_error(
             "model",
             "be a Seq2Seq, an Ensemble, or a built functional or Sequential model, which "
             "declare their inputs",
@@ -342,7 +342,7 @@ def forward_signature(model, input_names=None, output_names=None):
     )
     repeated = sorted(name for name, count in Counter([*inputs, *outputs]).items() if count > 1)
     if repeated:
-        raise ArgumentError(
+        raise argument_error(
             ("input_names", "output_names"),
             "give every input and output a different name",
             received=str(repeated),
@@ -382,12 +382,12 @@ def _default_output_names(model):
 
 def _check_names(argument, names, defaults):
     if not isinstance(names, (list, tuple)) or len(names) != len(defaults):
-        raise ArgumentError(
+        raise argument_error(
             argument, f"be a list of {len(defaults)} names, instead of {defaults}", names
         )
     invalid = [name for name in names if not isinstance(name, str) or not _NAME.fullmatch(name)]
     if invalid:
-        raise ArgumentError(
+        raise argument_error(
             argument,
             "contain names of ASCII letters, digits and _ that begin with a letter",
             invalid[0],
@@ -398,7 +398,7 @@ def _traced(function, signature):
     import tensorflow as tf
 
     if keras.config.backend() != "tensorflow":
-        raise ArgumentError(
+        raise argument_error(
             "model",
             "be on the TensorFlow backend to be traced",
             received=f"one on {keras.config.backend()}",

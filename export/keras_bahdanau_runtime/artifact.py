@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.errors import ArgumentError, CorruptArtifactError
+from keras_bahdanau_runtime.errors import CorruptArtifactError, argument_error
 from keras_bahdanau_runtime.files import atomic_folder, check_new_folder
 from keras_bahdanau_runtime.manifest import RESERVED_KEYS, parse_manifest, read_manifest
 from keras_bahdanau_runtime.signature import (
@@ -92,7 +92,7 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
     folder = Path(folder)
     reserved = sorted(set(contents) & set(RESERVED_KEYS))
     if reserved:
-        raise ArgumentError(
+        raise argument_error(
             "contents",
             f"have no key of {RESERVED_KEYS}, which `write_manifest` fills in",
             received=str(reserved),
@@ -128,7 +128,7 @@ def _list_files(folder: Path) -> list[str]:
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise ArgumentError("folder", "contain no links", received=str(path))
+            raise argument_error("folder", "contain no links", received=str(path))
         if path.is_file() and path not in unlisted:
             names.append(path.relative_to(folder).as_posix())
     return sorted(names)

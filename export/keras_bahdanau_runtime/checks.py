@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 
 
@@ -24,7 +24,7 @@ def check_positive(**numbers: Any) -> None:
     """
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ArgumentError(name, "be a positive integer", value)
+            raise argument_error(name, "be a positive integer", value)
 
 
 def check_range(
@@ -63,7 +63,7 @@ def check_range(
     limits = f"{'above' if open_low else 'of at least'} {low}"
     if high is not None:
         limits += f" and {'below' if open_high else 'at most'} {high}"
-    raise ArgumentError(name, f"be {noun} {limits}", value)
+    raise argument_error(name, f"be {noun} {limits}", value)
 
 
 def check_limits(threads: int | None, timeout: float | None, megabytes: float | None) -> None:
@@ -86,9 +86,9 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
         ValueError: `texts` is a single `str`, or an item is not Unicode text.
     """
     if isinstance(texts, str):
-        raise ArgumentError(name, "be a list of str", received=f"one str, {texts!r:.80}")
+        raise argument_error(name, "be a list of str", received=f"one str, {texts!r:.80}")
     if not isinstance(texts, Iterable):
-        raise ArgumentError(name, "be a list of str", texts)
+        raise argument_error(name, "be a list of str", texts)
     texts = list(texts)
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)
@@ -142,11 +142,11 @@ def check_text(name: str, text: Any) -> None:
     ValueError: Argument `texts[1]` must be a str. Received: b'a man'
     """
     if not isinstance(text, str):
-        raise ArgumentError(name, "be a str", text)
+        raise argument_error(name, "be a str", text)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ArgumentError(name, "be a str without lone surrogates", text) from error
+        raise argument_error(name, "be a str without lone surrogates", text) from error
 
 
 def checked_stream(
@@ -179,7 +179,7 @@ def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ArgumentError(
+        raise argument_error(
             name, "be an array with rows of one length", received=str(error)
         ) from error
 
@@ -200,7 +200,7 @@ def checked_ids(
     """
     array = checked_array(name, value)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"be a non-empty integer array of shape (batch, {name}_length)",
             received=f"dtype {array.dtype}, shape {array.shape}",
@@ -214,5 +214,5 @@ def checked_ids(
     ):
         if is_invalid.any():
             row = int(np.argwhere(is_invalid)[0, 0])
-            raise ArgumentError(name, f"hold {expected}", received=f"row {row}, {array[row]}")
+            raise argument_error(name, f"hold {expected}", received=f"row {row}, {array[row]}")
     return array.astype(np.int32)

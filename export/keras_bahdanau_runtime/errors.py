@@ -38,11 +38,31 @@ def quote(value: Any) -> str:
 
 
 class ArgumentError(ValueError):
-    """An argument has a value that it must not have.
+    """An argument has a value that it must not have; `argument_error` makes it.
+
+    Args:
+        message: str. Only the message, so that Keras can add the arguments of a layer to it.
+
+    Attributes:
+        name: str. Name of the argument, or `None` for an error to which Keras added arguments.
+    """
+
+    name: str | None = None
+
+
+def argument_error(
+    name: str | tuple[str, ...],
+    expectation: str,
+    value: Any = None,
+    *,
+    received: str | None = None,
+    of: str | None = None,
+) -> ArgumentError:
+    """Return the error of an argument with a value that it must not have.
 
     Args:
         name: str, or tuple of str. Name of the argument, or of those that contradict each other.
-            The attribute `name` is the first.
+            The attribute `name` of the error is the first.
         expectation: str. What the argument must do, as the text after "must": "be positive".
         value: The value of the argument, which the message quotes.
         received: str. What the message says instead of `value`; empty for nothing.
@@ -50,40 +70,19 @@ class ArgumentError(ValueError):
 
     Example:
 
-    >>> ArgumentError("units", "be a positive integer", 0)
+    >>> argument_error("units", "be a positive integer", 0)
     ArgumentError('Argument `units` must be a positive integer. Received: 0')
     """
-
-    def __init__(
-        self,
-        name: str | tuple[str, ...],
-        expectation: str,
-        value: Any = None,
-        *,
-        received: str | None = None,
-        of: str | None = None,
-    ) -> None:
-        received = quote(value) if received is None else received
-        names = (name,) if isinstance(name, str) else name
-        quoted = [f"`{each}`" for each in names]
-        listed = " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
-        if of is not None:
-            listed += f" of {of}"
-        message = f"Argument{'s' * (len(names) > 1)} {listed} must {expectation}"
-        message += "" if message.endswith((".", "?", "!")) else "."
-        super().__init__(f"{message} Received: {received}" if received else message)
-        self.name = names[0]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(
-    kind: type[ArgumentError], args: tuple[Any, ...], attributes: dict[str, Any]
-) -> ArgumentError:
-    """Return an error that another process has sent."""
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(attributes)
+    received = quote(value) if received is None else received
+    names = (name,) if isinstance(name, str) else name
+    quoted = [f"`{each}`" for each in names]
+    listed = " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+    if of is not None:
+        listed += f" of {of}"
+    message = f"Argument{'s' * (len(names) > 1)} {listed} must {expectation}"
+    message += "" if message.endswith((".", "?", "!")) else "."
+    error = ArgumentError(f"{message} Received: {received}" if received else message)
+    error.name = names[0]
     return error
 
 

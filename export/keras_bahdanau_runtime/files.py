@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 try:
     import fcntl
@@ -281,7 +281,7 @@ def claim_folder(folder: Path, action: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with try_lock(folder) as is_locked:
         if not is_locked:
-            raise ArgumentError(
+            raise argument_error(
                 "output", f"be a folder that no other process {action}", str(folder)
             )
         try:
@@ -302,7 +302,7 @@ def check_new_folder(
     if not os.path.lexists(destination):
         return
     if not overwrite:
-        raise ArgumentError(
+        raise argument_error(
             "path",
             "be a new folder, or `overwrite` be True",
             received=f"{destination}, which exists.",
@@ -310,7 +310,7 @@ def check_new_folder(
     # overwrite=True with a mistyped path must never delete a home directory.
     is_plain_folder = destination.is_dir() and not destination.is_symlink()
     if not is_plain_folder or (any(destination.iterdir()) and not is_replaceable(destination)):
-        raise ArgumentError(
+        raise argument_error(
             "path",
             f"be {kind} or an empty folder to overwrite",
             received=f"{destination}, which is neither.",

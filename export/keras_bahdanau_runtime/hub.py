@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.errors import ArgumentError, CorruptArtifactError, require
+from keras_bahdanau_runtime.errors import CorruptArtifactError, argument_error, require
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.manifest import read_file_list
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -46,7 +46,7 @@ def parse_hub_address(address: str) -> tuple[str, str | None]:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise ArgumentError(
+        raise argument_error(
             "artifact", "be a folder, hf://USER/NAME or hf://USER/NAME@REVISION", address
         )
     return match[1], match[2]
@@ -104,11 +104,11 @@ def download(
 
 def _check_names(repository: str, revision: str | None) -> None:
     if not isinstance(repository, str) or not _REPOSITORY.fullmatch(repository):
-        raise ArgumentError(
+        raise argument_error(
             "repository", "be USER/NAME, of letters, digits, '-', '_' and '.'", repository
         )
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
-        raise ArgumentError("revision", "be the name of a branch or tag, or a commit", revision)
+        raise argument_error("revision", "be the name of a branch or tag, or a commit", revision)
 
 
 def _download(repository: str, name: str, revision: str | None) -> Path:
@@ -154,7 +154,7 @@ def _plain_errors(repository: str, name: str, revision: str | None, cache: str) 
             "`hf auth login` gives access to private ones."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise ArgumentError(
+        raise argument_error(
             "revision",
             f"be a branch, tag or commit of {repository}",
             received=f"{revision!r}, which does not exist",

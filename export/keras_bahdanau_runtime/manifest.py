@@ -19,10 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     ArtifactError,
     CorruptArtifactError,
     UnsupportedArtifactError,
+    argument_error,
 )
 from keras_bahdanau_runtime.signature import (
     FORMAT,
@@ -273,13 +273,13 @@ def read_file_list(folder: Path) -> Manifest:
             f"{path}: expected a readable file. Received: {error.strerror}."
         ) from error
     if not is_folder:
-        raise ArgumentError(
+        raise argument_error(
             "path",
             "be the folder of an artifact",
             received=f"{str(folder)!r}, which is not a folder.",
         )
     if is_run(folder) and not is_file:
-        raise ArgumentError(
+        raise argument_error(
             "path",
             "be the folder of an artifact",
             received=(

@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
-from keras_bahdanau_runtime.errors import ArgumentError, RunError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import RunError, UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search import check_signature
@@ -130,7 +130,7 @@ class Scorer:
             )
         )
         if len(source) != len(target):
-            raise ArgumentError(
+            raise argument_error(
                 "target",
                 f"have one row for each of {len(source)} sources",
                 received=str(len(target)),
@@ -138,7 +138,7 @@ class Scorer:
         continued = np.argwhere((target[:, :-1] == EOS) & (target[:, 1:] != PAD))
         if continued.size:
             row = int(continued[0, 0])
-            raise ArgumentError(
+            raise argument_error(
                 "target",
                 f"hold nothing after the end of a sentence, {EOS}",
                 received=f"row {row}, {target[row]}",
@@ -203,7 +203,7 @@ def score_texts(
     """
     check_positive(batch_size=batch_size)
     if on_error not in ("raise", "keep"):
-        raise ArgumentError("on_error", 'be "raise" or "keep"', on_error)
+        raise argument_error("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     limits = max_source_length, max_target_length
     pairs, errors = _encode_pairs(sources, targets, tokenizer, limits, keep)
@@ -260,7 +260,7 @@ def _encode_pairs(
         for name, side in (("sources", sources), ("targets", targets))
     ]
     if len(texts[0]) != len(texts[1]):
-        raise ArgumentError(
+        raise argument_error(
             "targets",
             f"have one text for each of {len(texts[0])} sources",
             received=str(len(texts[1])),

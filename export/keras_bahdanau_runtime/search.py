@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from keras_bahdanau_runtime.checks import checked_array
 from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     CorruptArtifactError,
     LimitError,
     RunError,
     UnsupportedArtifactError,
+    argument_error,
 )
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import Providers, device_of, may_use_cuda, open_graph, run
@@ -82,7 +82,7 @@ def open_search(manifest: Manifest, loop: str, providers: Providers, *limits: An
         UnsupportedArtifactError: The artifact has no such graphs, or CUDA cannot record the step.
     """
     if loop not in LOOPS:
-        raise ArgumentError("loop", f"be one of {LOOPS}", loop)
+        raise argument_error("loop", f"be one of {LOOPS}", loop)
     search = _open(manifest, loop, providers, *limits)
     precision = manifest.other.get("precision")
     is_float16 = isinstance(precision, dict) and precision.get("precision") == "float16"
@@ -195,14 +195,14 @@ def checked_noise(
             raise LimitError(too_large) from error
     array = checked_array("noise", noise)
     if array.shape != shape or array.dtype.kind not in "iuf":
-        raise ArgumentError(
+        raise argument_error(
             "noise",
             f"hold numbers in [0, 1) of shape {shape}",
             received=f"dtype {array.dtype}, shape {array.shape}",
         )
     invalid = array[~((array >= 0) & (array < 1))]
     if invalid.size:
-        raise ArgumentError(
+        raise argument_error(
             "noise", f"hold numbers in [0, 1) of shape {shape}", received=str(invalid[0])
         )
     # A float64 just below 1 would round to 1 in float32.

@@ -8,41 +8,28 @@ inputs = options.inputs() | constraint_inputs([encode_constraints(tokenizer, pre
 import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
-from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.search_limits import check_setting
-from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, num_hypotheses
+from keras_bahdanau_runtime.search_settings import SearchSettings, check_setting
+from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SETTINGS, num_hypotheses
 from keras_bahdanau_runtime.stepper import max_output_length
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(SearchSettings):
     """Settings of a search for one call, in place of those of the export; `None` keeps a setting.
 
-    Equal options can share a batch.
-
-    Args:
-        beam_size: int, live hypotheses per text, from 1 to the beam of the export.
-        length_penalty: float, exponent of the length, from 0 to 5.
-        coverage_penalty: float, weight of the coverage penalty, from 0 to 1,000.
-        min_length: int, smallest number of output tokens, including the end of sentence.
-        max_length: int, largest number of output tokens, at most that of the export.
-        no_repeat_ngram: int, length of n-grams that may not occur twice; 0 for no limit.
-        repetition_penalty: float from 1 to 1,000, factor of the log-probability of a repeated
-            token.
-        temperature: float from 1e-6 to 1e6, of a search that samples.
-        top_k: int, number of most probable tokens to sample from; 0 for all.
-        top_p: float from 1e-6 to 1, probability mass to sample from.
+    Equal options can share a batch. The fields are those of `SearchSettings`.
 
     Example:
 
@@ -50,25 +37,13 @@ class SearchOptions:
     {'beam_size': array(2, dtype=int32)}
     """
 
-    beam_size: int | None = None
-    length_penalty: float | None = None
-    coverage_penalty: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-    no_repeat_ngram: int | None = None
-    repetition_penalty: float | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "SearchOptions":
         """Return options from values by name; raise a `ValueError` for an unknown name."""
-        names = [field.name for field in fields(cls)]
         for name in values:
-            if name not in names:
-                raise ArgumentError(
-                    name, f"be left out: the options of a search are {names}", values[name]
+            if name not in SETTINGS:
+                raise argument_error(
+                    name, f"be left out: the options of a search are {list(SETTINGS)}", values[name]
                 )
         return cls(**values)
 
@@ -113,7 +88,7 @@ class SearchOptions:
         shortest = min_length if self.min_length is None else self.min_length
         is_set = values.keys() & {"min_length", "max_length"}
         if is_set and longest is not None and shortest > longest:
-            raise ArgumentError(
+            raise argument_error(
                 "min_length", f"be at most `max_length`, {longest}", received=str(shortest)
             )
 
@@ -128,7 +103,7 @@ class SearchOptions:
 
     def values(self) -> dict[str, Any]:
         """Return the options that are set, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: getattr(self, name) for name in SETTINGS}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -209,7 +184,7 @@ def encode_constraints(
     ['Mann']
     """
     if isinstance(suppressed, str) or not isinstance(suppressed, Iterable):
-        raise ArgumentError("suppressed", "be a list of str or int", suppressed)
+        raise argument_error("suppressed", "be a list of str or int", suppressed)
     excluded = {UNK} if disable_unknown else set[int]()
     for item in suppressed:
         excluded.update(_suppressed_ids(tokenizer, item))
@@ -276,7 +251,7 @@ def check_count(name: str, values: Any, count: int) -> None:
     if values is not None and (not is_list or len(values) != count):
         kind = "str" if name == "prefixes" else "list of str"
         received = len(values) if is_list else f"one {type(values).__name__}"
-        raise ArgumentError(
+        raise argument_error(
             name, f"have one {kind} or None for each of {count} texts", received=str(received)
         )
 
@@ -294,7 +269,7 @@ def _with_texts(
     if phrases is None:
         return constraints
     if isinstance(phrases, str):
-        raise ArgumentError(
+        raise argument_error(
             "required", "have a list of str for each text", received=f"one str, {phrases!r:.80}"
         )
     encoded = [_encode_phrase(tokenizer, phrase, constraints.suppressed) for phrase in phrases]
@@ -394,12 +369,12 @@ def _encode_phrase(
     """Return the ids of a phrase, of which none may be suppressed."""
     check_text("required", phrase)
     if not phrase.strip():
-        raise ArgumentError("required", "have no blank phrase", phrase)
+        raise argument_error("required", "have no blank phrase", phrase)
     ids = spelled_ids(tokenizer, "required", phrase)
     barred = set(ids) & set(suppressed)
     if barred:
         tokens = tokenizer.target_decoder().tokens(barred)
-        raise ArgumentError(
+        raise argument_error(
             "required",
             "have no phrase with a token that is also in `suppressed`",
             received=f"{phrase!r:.80}, which contains {tokens!r:.80}",
@@ -422,7 +397,7 @@ def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
     }
     if not item or not ids:
         tokens = tokenizer.target_decoder().tokens(tokenizer.encode_target(item)[:-1])
-        raise ArgumentError(
+        raise argument_error(
             "suppressed",
             "hold texts that are one token each, or ids",
             received=f"{item!r:.80}, {len(tokens)} tokens: {tokens!r:.80}",
@@ -488,7 +463,7 @@ def check_constraints(
     room, forced = shortlist_room(manifest), len(forced_ids(inputs))
     if room is not None and forced > room:
         name = "prefixes" if constraints.prefix else "required"
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"have at most {room} different tokens for a text, for which the shortlist of the "
             "artifact has room, phrases included",
@@ -513,7 +488,7 @@ def forced_ids(inputs: Mapping[str, NDArray[Any]]) -> set[int]:
 def check_beam_for_phrases(beam_size: int | None) -> None:
     """Raise a `ValueError` if `beam_size`, an option or `None`, is too small for phrases."""
     if beam_size == 1:
-        raise ArgumentError("beam_size", "be at least 2 for required phrases", received="1")
+        raise argument_error("beam_size", "be at least 2 for required phrases", received="1")
 
 
 def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] = ()) -> None:
@@ -528,7 +503,7 @@ def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] 
     prefix = constraints.prefix
     barred = set(itertools.chain(*constraints.required)) & set(forbidden)
     if barred:
-        raise ArgumentError(
+        raise argument_error(
             "required",
             "have no phrase with a token that the search forbids",
             received=f"the id {min(barred)}",
@@ -536,7 +511,7 @@ def check_room(constraints: Constraints, limit: int, forbidden: Collection[int] 
     room = limit - len(prefix)
     missing = count_missing(constraints.required, prefix)
     if missing > room:
-        raise ArgumentError(
+        raise argument_error(
             "required",
             f"have at most {room} tokens for a text, the largest number of output tokens "
             "after its prefix",
@@ -566,7 +541,7 @@ def check_prefix(constraints: Constraints, limit: int) -> None:
     """Raise a `ValueError` if the prefix is longer than `limit`, the most output tokens."""
     length = len(constraints.prefix)
     if length > limit:
-        raise ArgumentError(
+        raise argument_error(
             "prefixes",
             f"have at most {limit} tokens each, the largest number of output tokens",
             received=str(length),

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     CorruptArtifactError,
     LimitError,
     RunError,
+    argument_error,
     require,
 )
 from keras_bahdanau_runtime.ids import PAD
@@ -105,7 +105,7 @@ def resolve_providers(
         chosen = [(CUDA, options)] if CUDA in available else []
         chosen.append((CPU, {}))
     if not chosen or not {name for name, _ in chosen} <= set(available):
-        raise ArgumentError("providers", f"be 'auto' or a selection from {available}", providers)
+        raise argument_error("providers", f"be 'auto' or a selection from {available}", providers)
     defaults = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
     return [(name, defaults | options if name == CUDA else options) for name, options in chosen]
 
@@ -115,7 +115,7 @@ def _provider_options(providers: Any) -> list[tuple[str, dict[str, Any]]]:
     for provider in providers if isinstance(providers, (list, tuple)) else [providers]:
         pair = (provider, {}) if isinstance(provider, str) else provider
         if type(pair) is not tuple or list(map(type, pair)) != [str, dict]:
-            raise ArgumentError(
+            raise argument_error(
                 "providers", "be a name, or a list of names and of (name, options) pairs", providers
             )
         pairs.append(pair)
@@ -134,7 +134,7 @@ def with_tf32(providers: Providers, enabled: bool) -> Providers:
         ValueError: `enabled` is not a bool.
     """
     if type(enabled) is not bool:
-        raise ArgumentError("tf32", "be a bool", enabled)
+        raise argument_error("tf32", "be a bool", enabled)
     if not enabled:
         return providers
     return [
@@ -277,7 +277,7 @@ def open_session(
             )
     except _onnxruntime_errors() as error:
         if names != [CPU] and _opens_on_cpu(onnxruntime, contents, options):
-            raise ArgumentError(
+            raise argument_error(
                 "providers",
                 f"name providers that open {path}",
                 received=(
@@ -301,7 +301,7 @@ def open_session(
     used = session.get_providers()
     missing = [name for name in names if name not in used]
     if missing and not is_auto(providers):
-        raise ArgumentError(
+        raise argument_error(
             "providers",
             "name providers that start",
             received=(
@@ -388,7 +388,7 @@ def _limited_arena(
         yield
         return
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < _BOUNDED_SINCE:
-        raise ArgumentError(
+        raise argument_error(
             "megabytes",
             "be None with onnxruntime before 1.27, which does not limit all tensors",
             received=f"{megabytes} with onnxruntime {onnxruntime.__version__}",

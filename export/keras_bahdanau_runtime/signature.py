@@ -4,8 +4,10 @@ Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps). `ro
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+from keras_bahdanau_runtime.search_settings import RANGES, SearchSettings
 
 FORMAT = "keras_bahdanau artifact"
 FORMAT_VERSION = 1
@@ -100,21 +102,14 @@ SCORE = Signature(
     ),
 )
 
-# Settings of a search that are optional inputs of its graph, by name. The defaults are the settings
-# of the export. A graph has those that its search can change.
+# Names of the settings of `SearchSettings`.
+SETTINGS = tuple(setting.name for setting in fields(SearchSettings))
+# Settings and constraints that are optional inputs of a search's graph, by name. The defaults are
+# the settings of the export. A graph has those that its search can change.
 OPTIONS: Mapping[str, Tensor] = {
     option.name: option
     for option in (
-        Tensor("beam_size", "int32", ()),
-        Tensor("length_penalty", "float32", ()),
-        Tensor("coverage_penalty", "float32", ()),
-        Tensor("temperature", "float32", ()),
-        Tensor("top_k", "int32", ()),  # 0 for all tokens
-        Tensor("top_p", "float32", ()),
-        Tensor("min_length", "int32", ()),
-        Tensor("max_length", "int32", ()),
-        Tensor("no_repeat_ngram", "int32", ()),
-        Tensor("repetition_penalty", "float32", ()),
+        *(Tensor(name, RANGES[name].dtype, ()) for name in SETTINGS),
         Tensor("prefix", "int32", ("rows", "prefix_length")),
         # Positions and ids: an id that may end the prefix at a position, instead of its ids there.
         Tensor("completions", "int32", ("completion_rows", "completions", 2)),

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_limits, checked_ids
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     CorruptArtifactError,
     RunError,
     UnsupportedArtifactError,
+    argument_error,
     require,
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
@@ -204,7 +204,7 @@ class Stepper:
         shape = (next(iter(state.values())).shape()[0],) if state else None
         tokens = np.asarray(tokens)
         if tokens.shape != shape or tokens.dtype.kind not in "iu":
-            raise ArgumentError(
+            raise argument_error(
                 "tokens",
                 f"be ints of shape {shape}, one for each row of the state",
                 received=f"{tokens.dtype} of shape {tokens.shape}",
@@ -218,7 +218,7 @@ class Stepper:
             return outputs, next_state
         buffers = self._buffers_of(memory)
         if buffers is None or state is not buffers.latest[0]:
-            raise ArgumentError(
+            raise argument_error(
                 ("state", "memory"),
                 "be those of the latest start or step",
                 received="others; without fixed_buffers=True any state can be continued.",

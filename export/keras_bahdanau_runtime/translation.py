@@ -19,6 +19,7 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     RunError,
     UnsupportedArtifactError,
+    argument_error,
     require,
 )
 from keras_bahdanau_runtime.ids import EOS
@@ -126,7 +127,7 @@ def translate_texts(
     """
     check_positive(batch_size=batch_size, n_best=n_best)
     if on_error not in ("raise", "keep"):
-        raise ArgumentError("on_error", 'be "raise" or "keep"', on_error)
+        raise argument_error("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     encoding_limit = None if keep and not truncate else max_source_length
     texts, invalid = _replace_invalid(texts) if keep else (texts, {})
@@ -223,7 +224,7 @@ def _search(
         ]
     beam = outputs["tokens"].shape[1]
     if n_best > beam:
-        raise ArgumentError(
+        raise argument_error(
             "n_best",
             f"be at most {beam}, the hypotheses that the search returns",
             received=str(n_best),
@@ -260,7 +261,7 @@ def encode_texts(
 
 
 def _too_long(limit: int, length: int, where: str = "") -> ArgumentError:
-    return ArgumentError(
+    return argument_error(
         "texts",
         f"have at most {limit} tokens each, including the end of sentence",
         received=f"{length}{where}. Split the text, or translate it with truncate=True.",
@@ -294,7 +295,7 @@ def decode_hypotheses(
     scores = outputs["scores"][:n_best]
     existing = [k for k, score in enumerate(scores) if not np.isneginf(score)]
     if not existing:
-        raise ArgumentError(
+        raise argument_error(
             "options",
             "leave an output for each text",
             received="options and constraints that exclude all tokens of a step",

@@ -21,9 +21,9 @@ from keras_bahdanau_runtime.checks import (
     checked_texts,
 )
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     CorruptArtifactError,
     UnsupportedArtifactError,
+    argument_error,
 )
 from keras_bahdanau_runtime.hub import download
 from keras_bahdanau_runtime.ids import EOS, PAD
@@ -481,7 +481,9 @@ class Translator:
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
         max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
         if len(array) > max_rows:
-            raise ArgumentError("source", f"have at most {max_rows} rows", received=str(len(array)))
+            raise argument_error(
+                "source", f"have at most {max_rows} rows", received=str(len(array))
+            )
         outputs = self.search(array, noise=noise)
         longest = int(outputs["lengths"].max())
         cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
@@ -677,7 +679,7 @@ class Translator:
         check_positive(count=count)
         source = self.encode([text])
         if not source:
-            raise ArgumentError("text", "not be blank", text)
+            raise argument_error("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer(), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
@@ -685,7 +687,7 @@ class Translator:
         start = spelled_ids(tokenizer, "prefix", prefix)
         limit = max_output_length(self.manifest.search, len(source[0]))
         if len(start) >= limit:
-            raise ArgumentError(
+            raise argument_error(
                 "prefix",
                 f"have less than {limit} tokens, the largest number of output tokens",
                 received=str(len(start)),
@@ -765,14 +767,14 @@ class Translator:
         are options of the graph by name; see `search_options`.
         """
         if not source.size:  # onnxruntime's GRU would end the process
-            raise ArgumentError("source", "hold ids", received=f"shape {source.shape}")
+            raise argument_error("source", "hold ids", received=f"shape {source.shape}")
         options, inputs = dict(inputs or {}), {TRANSLATE.inputs[0].name: source}
         if self._is_sampling:
             inputs[NOISE.name] = checked_noise(
                 noise, self.manifest.search, len(source), self._megabytes
             )
         elif noise is not None:
-            raise ArgumentError("noise", "be None for an artifact that does not sample", noise)
+            raise argument_error("noise", "be None for an artifact that does not sample", noise)
         room = shortlist_room(self.manifest)
         if room is not None and len(source) > 1 and len(forced_ids(options)) > room:
             # All rows of a run share the shortlist, which has no room for the tokens of so many.

@@ -12,7 +12,7 @@ from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau.run_folder import HISTORY_FILE
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 
 # The mode of a monitored value by the last word of its name.
@@ -68,7 +68,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         check_range("patience", patience, int, 0)
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise ArgumentError("folder", "be a folder that exists", str(folder))
+            raise argument_error("folder", "be a folder that exists", str(folder))
         self.monitor = monitor
         self.mode = _mode_of(monitor, mode)
         self.keep = keep
@@ -100,7 +100,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         values = {name: float(value) for name, value in (logs or {}).items()}
         row = {"epoch": epoch + 1, "update": update_count(self.model), **values}
         if self.monitor not in row:
-            raise ArgumentError(
+            raise argument_error(
                 "monitor",
                 "name a value in the logs",
                 received=f"{self.monitor!r}; the logs hold {sorted(row)}",
@@ -143,7 +143,7 @@ class RunCheckpoint(keras.callbacks.Callback):
                     if value != "":
                         float(value)
         except (KeyError, TypeError, ValueError, csv.Error) as error:
-            raise ArgumentError(
+            raise argument_error(
                 "folder",
                 "be new, or of a run whose history.csv holds a row of numbers for each epoch",
                 received=f"{str(path)!r}: {type(error).__name__} {error}",
@@ -163,12 +163,12 @@ class RunCheckpoint(keras.callbacks.Callback):
 
 def _mode_of(monitor, mode):
     if mode not in ("auto", "max", "min"):
-        raise ArgumentError("mode", 'be "auto", "max" or "min"', mode)
+        raise argument_error("mode", 'be "auto", "max" or "min"', mode)
     if mode != "auto":
         return mode
     word = monitor.lower().rsplit("_", 1)[-1]
     if word not in MODES:
-        raise ArgumentError(
+        raise argument_error(
             "mode",
             f'be "max" or "min" where the name of `monitor` ends in none of {sorted(MODES)}',
             received=f"monitor={monitor!r}",

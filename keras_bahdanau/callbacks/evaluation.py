@@ -8,8 +8,8 @@ from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau.search.beam import GreedySearch
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
 
@@ -52,13 +52,13 @@ class TranslationScore(keras.callbacks.Callback):
         self.sources = checked_texts("sources", sources)
         self.references = checked_texts("references", references)
         if len(self.references) != len(self.sources):
-            raise ArgumentError(
+            raise argument_error(
                 "references",
                 f"hold one for each of {len(self.sources)} sources",
                 received=str(len(self.references)),
             )
         if not self.sources:
-            raise ArgumentError("sources", "hold a sentence", received="none")
+            raise argument_error("sources", "hold a sentence", received="none")
         check_positive(batch_size=batch_size)
         if not callable(max_length):
             check_setting("max_length", max_length)
@@ -116,7 +116,7 @@ class HeldOutLoss(keras.callbacks.Callback):
     def __init__(self, dataset):
         super().__init__()
         if not isinstance(dataset, keras.utils.PyDataset):
-            raise ArgumentError("dataset", "be a TranslationDataset", dataset)
+            raise argument_error("dataset", "be a TranslationDataset", dataset)
         self.dataset = dataset
 
     def on_train_begin(self, logs=None):
@@ -143,7 +143,7 @@ class HeldOutLoss(keras.callbacks.Callback):
 def _check_steps_per_execution(model):
     steps = getattr(model, "steps_per_execution", 1)
     if steps != 1:
-        raise ArgumentError(
+        raise argument_error(
             "steps_per_execution",
             "be 1 with a HeldOutLoss, which needs the loss of each batch",
             received=f"{steps}",

@@ -15,7 +15,7 @@ from keras_bahdanau.optimizers import update_count
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau.search.beam import GreedySearch
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
@@ -59,7 +59,7 @@ class AlignmentImages(keras.callbacks.Callback):
         self.log_dir = log_dir
         self.sources = checked_texts("sources", sources)
         if not self.sources or not all(text.strip() for text in self.sources):
-            raise ArgumentError("sources", "hold sentences, none of them blank", sources)
+            raise argument_error("sources", "hold sentences, none of them blank", sources)
         self.search = GreedySearch() if search is None else search
         check_is_search(self.search)
         self.max_length = max_length

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from keras_bahdanau.data.corpus import Shard, concatenate_shards, shard_from_lists
 from keras_bahdanau.data.filters import PairFilter
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.text.corpus import iterate_lines, parse_links
@@ -156,7 +156,7 @@ def check_files(**files: Paths | None) -> None:
     """
     for name, paths in files.items():
         if isinstance(paths, str) or not (paths is None or isinstance(paths, Sequence)):
-            raise ArgumentError(name, "be a list of paths", paths)
+            raise argument_error(name, "be a list of paths", paths)
     counts = {name: len(paths) for name, paths in files.items() if paths is not None}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         names = " and ".join(f"`{name}`" for name in counts)
@@ -167,7 +167,7 @@ def check_files(**files: Paths | None) -> None:
     for name, paths in files.items():
         for path in paths or ():
             if str(path) == "-" or (os.path.exists(path) and not Path(path).is_file()):
-                raise ArgumentError(name, "contain plain files, which are read twice", str(path))
+                raise argument_error(name, "contain plain files, which are read twice", str(path))
 
 
 class WordCache:
@@ -368,7 +368,7 @@ def _check_links(
     if is_outside.any():
         link = int(is_outside.argmax())
         pair = int(np.searchsorted(starts, link, side="right")) - 1
-        raise ArgumentError(
+        raise argument_error(
             "alignments",
             f"have positions below {tuple(lengths[link].tolist())}, the lengths in tokens of "
             "the pair",

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.text.pieces import byte_pieces
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -54,12 +54,12 @@ class BPEDropout:
 
     def __init__(self, tokenizer, dropout: float = 0.1, seed: int = 0):
         if not isinstance(tokenizer, Tokenizer):
-            raise ArgumentError("tokenizer", "be a Tokenizer", tokenizer)
+            raise argument_error("tokenizer", "be a Tokenizer", tokenizer)
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
         for spelling in tokenizer.spellings:
             if spelling.kind != "byte-level":
-                raise ArgumentError(
+                raise argument_error(
                     "tokenizer",
                     "be of byte-level pieces",
                     received=f"one whose pieces are spelled as {spelling.kind}",
@@ -79,7 +79,7 @@ class _Segmenter:
     def __init__(self, tokenizer, dropout, seed):
         model = json.loads(tokenizer.to_str())["model"]
         if model["type"] != "BPE":
-            raise ArgumentError(
+            raise argument_error(
                 "tokenizer",
                 "be of byte pairs, whose merges can be left out",
                 received=f"one of {model['type']}",

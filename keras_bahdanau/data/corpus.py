@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -340,7 +340,7 @@ class PreparedCorpus:
         self._verified.add(name)
 
     def _raise(self, reason: str) -> NoReturn:
-        raise ArgumentError(
+        raise argument_error(
             "path",
             "be a complete corpus written by `prepare`",
             received=f"{str(self.path)!r}: {reason}",
@@ -368,7 +368,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} is not that of a corpus"
         )
     if manifest.get("version") != VERSION:
-        raise ArgumentError(
+        raise argument_error(
             "path",
             f"be a corpus of version {VERSION}",
             received=f"{str(path)!r}, of version {manifest.get('version')!r}",

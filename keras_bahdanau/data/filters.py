@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Scripts by name: how the Unicode names of their letters begin.
 _SCRIPTS = {
@@ -55,10 +55,10 @@ class PairFilter:
 
     def __init__(self, rules: Sequence[str]) -> None:
         if isinstance(rules, str) or not all(isinstance(rule, str) for rule in rules):
-            raise ArgumentError("filter", "be a list of str", rules)
+            raise argument_error("filter", "be a list of str", rules)
         repeated = [rule for rule, count in Counter(rules).items() if count > 1]
         if repeated:
-            raise ArgumentError("filter", "have each rule once", rules)
+            raise argument_error("filter", "have each rule once", rules)
         self._rules = [(rule, _parse(rule)) for rule in rules]
 
     def broken_rule(self, source: str, target: str) -> str | None:
@@ -163,4 +163,4 @@ def _is_letter_of(character: str, script: tuple[str, ...]) -> bool:
 
 
 def _raise(rule: str, expected: str) -> NoReturn:
-    raise ArgumentError("filter", f"be {expected}", rule)
+    raise argument_error("filter", f"be {expected}", rule)

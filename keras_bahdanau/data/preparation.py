@@ -54,7 +54,7 @@ from keras_bahdanau.data.corpus import (
 )
 from keras_bahdanau.data.filters import PairFilter
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256, fsync
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
@@ -168,7 +168,7 @@ def prepare(
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
-        raise ArgumentError(
+        raise argument_error(
             "tokenizer", "be given with `alignments`, whose positions count tokens", received="None"
         )
     tokenizer_options = {
@@ -271,7 +271,7 @@ class _Job:
         if not plan.pairs:
             rest = " that `filter` keeps" if plan.filtered else ""
             rest += f", and {plan.bad} bad lines" if plan.bad else ""
-            raise ArgumentError(
+            raise argument_error(
                 ("sources", "targets"),
                 "contain a pair of sentences",
                 received=f"none without a blank side{rest}",
@@ -354,7 +354,7 @@ class _Job:
         sizes = np.diff(bounds).sum(axis=0).tolist()
         dropped = sum(record.dropped for record in records)
         if not sum(sizes):
-            raise ArgumentError(
+            raise argument_error(
                 "max_length",
                 "leave at least one pair",
                 received=f"{self.options['max_length']}, and all {dropped} pairs are longer",
@@ -420,7 +420,7 @@ class _Job:
 
     def _check_options(self, version: Any, previous: Any, tokenizer: Tokenizer | None) -> None:
         if version != VERSION:
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 f"be a new folder, or of version {VERSION}",
                 received=f"{str(self.output)!r}, of version {version!r}",
@@ -434,7 +434,7 @@ class _Job:
         if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
             changed.append("`tokenizer` is a different one")
         if changed:
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be a new folder, or one that was written with the same options",
                 received=f"{str(self.output)!r}, but {', '.join(changed)}",
@@ -442,7 +442,7 @@ class _Job:
 
     def _raise_changed_texts(self, pairs: int | None) -> None:
         where = "" if pairs is None else f", after pair {pairs}"
-        raise ArgumentError(
+        raise argument_error(
             ("sources", "targets"),
             f"contain the texts that the corpus in {self.output} was started with",
             received=f"other texts{where}; they have changed",
@@ -473,14 +473,16 @@ def _check_arguments(
     if processes is not None:
         check_range("processes", processes, int, 1)
     if too_long not in TOO_LONG:
-        raise ArgumentError("too_long", f"be one of {TOO_LONG}", too_long)
+        raise argument_error("too_long", f"be one of {TOO_LONG}", too_long)
 
 
 def _check_defaults(tokenizer_options: dict[str, Any]) -> None:
     parameters = inspect.signature(prepare).parameters
     for name, value in tokenizer_options.items():
         if value != parameters[name].default:
-            raise ArgumentError(name, "be left out with a `tokenizer`, which is not trained", value)
+            raise argument_error(
+                name, "be left out with a `tokenizer`, which is not trained", value
+            )
 
 
 @contextlib.contextmanager
@@ -488,7 +490,7 @@ def _claim(output: Path) -> Iterator[None]:
     """Lock the folder; raise a `ValueError` if it contains other files."""
     with claim_folder(output, "prepares"):
         if not may_prepare_in(output):
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be a new folder, or that of an interrupted call",
                 received=f"{str(output)!r}, which contains other files",

@@ -25,7 +25,7 @@ from keras_bahdanau.data.streams import (
     merge_counts,
 )
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 _BATCHES_PER_SHAPE = 8  # in a shard, on average
 
@@ -134,9 +134,9 @@ class PreparedDataset(EpochDataset):
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
         check_range("multiple", multiple, int, 1)
         if shuffle not in (True, False):
-            raise ArgumentError("shuffle", "be True or False", shuffle)
+            raise argument_error("shuffle", "be True or False", shuffle)
         if batch_tokens is None and batch_size % multiple:
-            raise ArgumentError(
+            raise argument_error(
                 "batch_size",
                 f"be a multiple of {multiple}, because devices share the rows",
                 received=str(batch_size),
@@ -157,7 +157,7 @@ class PreparedDataset(EpochDataset):
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
         if self._aligned and resample is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "resample",
                 "be None for corpora with alignments, because it changes the positions of tokens",
                 resample,
@@ -210,7 +210,7 @@ class PreparedDataset(EpochDataset):
         if rows.min() < min_rows:
             needed = int(sides.sum(axis=1).max()) * min_rows
             over = int(counts[ids * min_rows > self.batch_tokens].sum())
-            raise ArgumentError(
+            raise argument_error(
                 "batch_tokens",
                 f"be at least {needed}, enough for {min_rows} of the longest rows, or "
                 "`max_length` be smaller",
@@ -275,7 +275,7 @@ def _opened(corpora):
     if isinstance(corpora, (str, os.PathLike, PreparedCorpus)):
         corpora = [corpora]
     if not isinstance(corpora, Iterable):
-        raise ArgumentError(
+        raise argument_error(
             "corpora", "be a PreparedCorpus, the path of one, or a list of them", corpora
         )
     opened = [
@@ -283,12 +283,12 @@ def _opened(corpora):
         for corpus in corpora
     ]
     if not opened:
-        raise ArgumentError("corpora", "hold at least one corpus", received="none")
+        raise argument_error("corpora", "hold at least one corpus", received="none")
     for other in opened[1:]:
         # Another version of the tokenizers library may have written an equal tokenizer.
         same_file = other.tokenizer_hash == opened[0].tokenizer_hash
         if not same_file and other.tokenizer != opened[0].tokenizer:
-            raise ArgumentError(
+            raise argument_error(
                 "corpora",
                 "be prepared with one tokenizer",
                 received=f"{str(opened[0].path)!r} and {str(other.path)!r}, which have two",
@@ -302,7 +302,7 @@ def _checked_shares(shares, corpora):
     for share in shares:
         check_range("shares", share, float, 0, 1, open_low=True, open_high=True)
     if len(shares) != len(corpora) - 1 or sum(shares) >= 1:
-        raise ArgumentError(
+        raise argument_error(
             "shares",
             "have a share for each corpus but the first, below 1 in all",
             received=f"{shares} for {len(corpora)} corpora",

@@ -13,7 +13,7 @@ from keras_bahdanau.data.batching import (
 )
 from keras_bahdanau.data.corpus import shard_from_lists
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.text.batches import round_up
 
@@ -93,26 +93,26 @@ class TranslationDataset(EpochDataset):
         super().__init__()
         for name, sequences in (("sources", sources), ("targets", targets)):
             if not isinstance(sequences, Sized):
-                raise ArgumentError(name, "be a list of lists of ids", sequences)
+                raise argument_error(name, "be a list of lists of ids", sequences)
         if len(sources) != len(targets):
-            raise ArgumentError(
+            raise argument_error(
                 ("sources", "targets"),
                 "have the same length",
                 received=f"{len(sources)} sources, {len(targets)} targets",
             )
         if not len(sources):
-            raise ArgumentError(("sources", "targets"), "hold at least one pair", received="none")
+            raise argument_error(("sources", "targets"), "hold at least one pair", received="none")
         check_range("batch_size", batch_size, int, 1)
         check_range("bucket", bucket, int, 1)
         check_range("seed", seed, int, 0)
         if max_length is not None:
             check_range("max_length", max_length, int, 2)
         if shuffle not in (True, False, "once"):
-            raise ArgumentError("shuffle", 'be True, False or "once"', shuffle)
+            raise argument_error("shuffle", 'be True, False or "once"', shuffle)
         if sort_window is not None:
             check_range("sort_window", sort_window, int, batch_size)
             if sort_window % batch_size:
-                raise ArgumentError(
+                raise argument_error(
                     "sort_window",
                     f"be a multiple of `batch_size`, {batch_size}",
                     received=f"sort_window={sort_window}",
@@ -174,11 +174,11 @@ def _checked_ids(name, sequences):
         except ValueError:  # ragged
             array = np.asarray(None)
         if array.ndim == 1 and not array.size:
-            raise ArgumentError(f"{name}[{index}]", "hold at least one id", ids)
+            raise argument_error(f"{name}[{index}]", "hold at least one id", ids)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise ArgumentError(f"{name}[{index}]", "be a list of ints", received=str(ids)[:80])
+            raise argument_error(f"{name}[{index}]", "be a list of ints", received=str(ids)[:80])
         if array.min() <= PAD or array.max() > np.iinfo("int32").max:
-            raise ArgumentError(
+            raise argument_error(
                 f"{name}[{index}]",
                 f"hold ids from 1 to 2147483647 ({PAD} is padding, which is added here)",
                 received=str(ids)[:80],
@@ -190,7 +190,7 @@ def _checked_ids(name, sequences):
 def _checked_alignments(alignments, sources, targets):
     """Return an int array `(links, 2)` of (source position, target position) for each pair."""
     if len(alignments) != len(sources):
-        raise ArgumentError(
+        raise argument_error(
             "alignments",
             "hold one list for each pair of sentences",
             received=f"{len(alignments)} for {len(sources)} pairs",
@@ -205,11 +205,11 @@ def _checked_alignments(alignments, sources, targets):
         if not positions.size:
             positions = np.zeros((0, 2), int)
         if positions.ndim != 2 or positions.shape[1] != 2 or positions.dtype.kind not in "iu":
-            raise ArgumentError(
+            raise argument_error(
                 f"alignments[{index}]", "be a list of pairs of ints", received=str(links)[:80]
             )
         if (positions < 0).any() or (positions >= lengths).any():
-            raise ArgumentError(
+            raise argument_error(
                 f"alignments[{index}]",
                 "hold pairs (source position, target position) below "
                 f"{tuple(lengths.tolist())}, the lengths of the sentences",

@@ -13,7 +13,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 SOURCES = ("backward_first", "last", "ends", "mean", "zero")
 
@@ -65,7 +65,7 @@ class Bridge(SequenceLayer):
     ):
         super().__init__(**kwargs)
         if source not in SOURCES:
-            raise ArgumentError("source", f"be one of {SOURCES}", source)
+            raise argument_error("source", f"be one of {SOURCES}", source)
         self.sizes = _checked_sizes(sizes)
         self.supports_masking = True
         self.source = source
@@ -74,7 +74,7 @@ class Bridge(SequenceLayer):
 
     def build(self, annotations_shape):
         if len(annotations_shape) != 3:
-            raise ArgumentError(
+            raise argument_error(
                 "annotations",
                 "be (batch, time, width)",
                 received=f"shape {tuple(annotations_shape)}",
@@ -200,7 +200,7 @@ class StateBridge(SequenceLayer):
 def _checked_sizes(sizes):
     """Return `sizes` as a list, or raise a `ValueError` unless it is a list of positive ints."""
     if not isinstance(sizes, (list, tuple)):
-        raise ArgumentError("sizes", "be a list with the width of each state tensor", sizes)
+        raise argument_error("sizes", "be a list with the width of each state tensor", sizes)
     check_positive(**{f"sizes[{number}]": size for number, size in enumerate(sizes)})
     return list(sizes)
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops, tree
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -58,7 +58,7 @@ class ResidualCell(keras.layers.StackedRNNCells):
 
     def build(self, input_shape):
         if input_shape[-1] != self.output_size:
-            raise ArgumentError(
+            raise argument_error(
                 "cell",
                 f"have an output as wide as its input, of width {input_shape[-1]}",
                 received=f"an output of width {self.output_size}",
@@ -256,13 +256,13 @@ def _normalize(x, gain, bias, epsilon):
 def check_cell(name, cell):
     """Raise a `ValueError` unless `cell` is a recurrent cell."""
     if isinstance(cell, keras.layers.RNN):
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"be a cell, not a recurrent layer; write {type(cell.cell).__name__} instead of "
             f"{type(cell).__name__}",
             cell,
         )
     if not hasattr(cell, "state_size"):
-        raise ArgumentError(
+        raise argument_error(
             name, "be a Keras RNN cell (with `state_size`), such as keras.layers.GRUCell(64)", cell
         )

@@ -12,7 +12,7 @@ from keras_bahdanau.layers.sublayers import (
     serialized,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -64,10 +64,10 @@ class ClosedLoop(SequenceLayer):
             isinstance(decoder, keras.layers.Layer)
             and callable(getattr(decoder, "unroll", None))  # a bool in `keras.layers.RNN`
         ):
-            raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
+            raise argument_error("decoder", "be an AttentiveDecoder", decoder)
         check_positive(steps=steps)
         if not (next_input is None or isinstance(next_input, keras.layers.Layer)):
-            raise ArgumentError(
+            raise argument_error(
                 "next_input",
                 "be None or a Keras layer; write keras.layers.Dense(M) for inputs of width M",
                 next_input,
@@ -79,7 +79,7 @@ class ClosedLoop(SequenceLayer):
 
     def build(self, first_shape, annotations_shape):
         if len(first_shape) != 2 or first_shape[-1] is None:
-            raise ArgumentError(
+            raise argument_error(
                 "first",
                 "be (batch, width), the input of one step",
                 received=f"shape {tuple(first_shape)}",
@@ -94,7 +94,7 @@ class ClosedLoop(SequenceLayer):
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
             next_width = output_width(self.next_input, row)
         if next_width != width:
-            raise ArgumentError(
+            raise argument_error(
                 "next_input",
                 f"map an output of width {output} to an input of width {width}, like `first`; "
                 f"write next_input=keras.layers.Dense({width})",

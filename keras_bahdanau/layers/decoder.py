@@ -33,7 +33,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @register_named_tuple
@@ -496,7 +496,7 @@ def step_cell(cell, inputs, state, training):
     output, after = cell(inputs, pack(template, state), training=training)
     after = tuple(flatten(after))
     if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
-        raise ArgumentError(
+        raise argument_error(
             "cell",
             f"return states of its `state_size`, {sizes}",
             received=f"states of shapes {[tuple(part.shape) for part in after]}",
@@ -550,13 +550,13 @@ def check_state_names(**names):
     """Raise a `ValueError` unless each value is "previous" or "current"."""
     for name, value in names.items():
         if value not in ("previous", "current"):
-            raise ArgumentError(name, 'be "previous" or "current"', value)
+            raise argument_error(name, 'be "previous" or "current"', value)
 
 
 def check_attention(attention):
     """Raise a `ValueError` unless `attention` is an `Attention`."""
     if not isinstance(attention, Attention):
-        raise ArgumentError(
+        raise argument_error(
             "attention", "be an Attention, such as BahdanauAttention(64)", attention
         )
 
@@ -564,7 +564,7 @@ def check_attention(attention):
 def check_logits(return_attention_logits, attention):
     """Raise a `ValueError` if logits are requested from an attention without logits."""
     if return_attention_logits and not attention.has_logits:
-        raise ArgumentError(
+        raise argument_error(
             "return_attention_logits",
             "be False with this attention, which does not have one score per position; use "
             "BahdanauAttention with one head for logits",
@@ -581,13 +581,13 @@ def checked_cell(name, cell):
     is_list = isinstance(cell, (list, tuple))
     cells = list(cell) if is_list else [cell]
     if not cells:
-        raise ArgumentError(name, "be a Keras RNN cell or a list of them", cell)
+        raise argument_error(name, "be a Keras RNN cell or a list of them", cell)
     for inner in cells:
         check_cell(name, inner)
     cell = keras.layers.StackedRNNCells(cells) if is_list else cell
     state = flatten(inner_cells(cell)[-1].state_size)[0]
     if getattr(cell, "output_size", state) != state:
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"have an output as wide as its first state, {state}",
             received=f"an output of width {cell.output_size}",
@@ -665,7 +665,7 @@ def check_step_inputs(shape, widths):
             "`build(inputs_shape, annotations_shape)`, before `step`."
         )
     if shape[1:] != (widths[0],):
-        raise ArgumentError(
+        raise argument_error(
             "inputs",
             f"be (batch, {widths[0]})",
             received=f"shape {tuple(shape)}",
@@ -680,7 +680,7 @@ def check_feedback(feedback):
             is_layer = isinstance(feedback, keras.layers.Layer)
             inspect.signature(feedback.call if is_layer else feedback).bind(0, 0, 0)
     except TypeError as error:
-        raise ArgumentError(
+        raise argument_error(
             "feedback",
             "be None or a function (t, inputs, output) that returns the inputs of a step",
             received=f"{feedback!r}: {error}",
@@ -697,7 +697,7 @@ def checked_feedback(row, inputs):
         or len(shape) != 2
         or any(None not in pair and pair[0] != pair[1] for pair in sizes)
     ):
-        raise ArgumentError(
+        raise argument_error(
             "feedback",
             f"return (batch, {expected[-1]}), like rows of `inputs`; apply "
             f"keras.layers.Dense({expected[-1]}) to the output",
@@ -725,7 +725,7 @@ def check_sequences(inputs, annotations, attention, widths=None):
             if is_multi_source
             else "one tensor; use the first output of an encoder with return_state=True"
         )
-        raise ArgumentError(
+        raise argument_error(
             "annotations", f"be {expected}", received=f"shape {annotations}", of="AttentiveDecoder"
         )
     sources = annotations if is_multi_source else [annotations]
@@ -734,7 +734,7 @@ def check_sequences(inputs, annotations, attention, widths=None):
         check_widths(**{name: shape})
         if len(shape) != 3 or width not in (None, shape[-1]):
             hint = "; write return_sequences=True for a recurrent encoder"
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 "be (batch, time, "
                 f"{width or 'width'}){hint if name == 'annotations' and len(shape) == 2 else ''}",
@@ -742,14 +742,14 @@ def check_sequences(inputs, annotations, attention, widths=None):
                 of="AttentiveDecoder",
             )
         if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 f"have as many rows as `inputs`, {inputs[0]}",
                 received=f"shape {tuple(shape)}",
                 of="AttentiveDecoder",
             )
     if inputs[1] == 0:
-        raise ArgumentError(
+        raise argument_error(
             "inputs",
             "have at least one step",
             received=f"shape {tuple(inputs)}",
@@ -772,13 +772,13 @@ def checked_states(states, sizes, rows):
     other_types = sorted({type(state).__name__ for state in states if not hasattr(state, "shape")})
     shapes = [] if other_types else shapes_of(states)
     if [shape[1:] for shape in shapes] != [(size,) for size in sizes]:
-        raise ArgumentError(
+        raise argument_error(
             "initial_state",
             f"have one tensor for each state of the cell, (batch, size) with sizes {sizes}",
             received=f"{f'values of type {other_types}' if other_types else f'shapes {shapes}'}",
         )
     if any(None not in (shape[0], rows) and shape[0] != rows for shape in shapes):
-        raise ArgumentError(
+        raise argument_error(
             "initial_state",
             f"have as many rows as the annotations, {rows}",
             received=f"shapes {shapes}",

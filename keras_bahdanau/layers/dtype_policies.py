@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Policies with float32 weights and computation in half precision.
 MIXED_POLICIES = ("mixed_bfloat16", "mixed_float16")
@@ -13,7 +13,7 @@ MIXED_POLICIES = ("mixed_bfloat16", "mixed_float16")
 def check_policy(argument, name):
     """Raise a `ValueError` unless a policy is float32 or has float32 weights."""
     if name not in ("float32", *MIXED_POLICIES):
-        raise ArgumentError(argument, f"be one of {('float32', *MIXED_POLICIES)}", name)
+        raise argument_error(argument, f"be one of {('float32', *MIXED_POLICIES)}", name)
 
 
 def replace_policies(layer, new, old=None):

@@ -20,7 +20,7 @@ from keras_bahdanau.layers.sequences import (
 )
 from keras_bahdanau.layers.sublayers import apply_settings, pop_settings, record_settings
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -95,7 +95,7 @@ class BidirectionalEncoder(SequenceLayer):
         check_positive(units=units, num_layers=num_layers)
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         if cell not in sorted(_CELLS):
-            raise ArgumentError("cell", f"be one of {sorted(_CELLS)}", cell)
+            raise argument_error("cell", f"be one of {sorted(_CELLS)}", cell)
         if dropout and num_layers == 1:
             logger.warning(
                 "The dropout of %g has no effect: it acts between the layers of the encoder, which "

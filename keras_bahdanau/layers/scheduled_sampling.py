@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.sequences import index_among_kept
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
@@ -68,7 +68,7 @@ class ScheduledSampling(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if schedule not in _SCHEDULES:
-            raise ArgumentError("schedule", f"be one of {_SCHEDULES}", schedule)
+            raise argument_error("schedule", f"be one of {_SCHEDULES}", schedule)
         if schedule == "inverse_sigmoid":
             check_range("k", k, float, 1)
         else:

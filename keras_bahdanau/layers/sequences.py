@@ -13,7 +13,7 @@ import keras
 from keras import ops, tree
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 class SequenceLayer(keras.layers.Layer):
@@ -37,7 +37,7 @@ class SequenceLayer(keras.layers.Layer):
         arguments = dict(zip(names, args, strict=False)) | kwargs
         for name in required:
             if arguments.get(name) is None:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     f"be a tensor; call the layer with ({', '.join(required)})",
                     received="None",
@@ -73,7 +73,7 @@ def check_dense(owner, **tensors):
         for tensor in value if isinstance(value, (list, tuple)) else [value]:
             kind = _storage_kind(tensor)
             if kind is not None:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     "be a dense tensor; pad a ragged one at the right, for example by "
                     "TensorFlow's `to_tensor()`, and pass a mask of its real positions",
@@ -98,7 +98,7 @@ def check_widths(**shapes):
     """Raise a `ValueError` if the last axis of one of `shapes` is unknown."""
     for name, shape in shapes.items():
         if shape[-1] is None:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 "have a known width, its last axis; write keras.Input((None, 64)) for width 64",
                 received=f"shape {tuple(shape)}",
@@ -281,7 +281,7 @@ def checked_mask(name, mask, sequences):
         None in (size, of) or size == of for size, of in zip(mask.shape, expected, strict=True)
     )
     if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"be bool of shape {expected}, True = keep",
             received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",

@@ -9,7 +9,7 @@ from keras import ops
 from keras_bahdanau.distribution import batch_mean, batch_sum
 from keras_bahdanau.losses.projection import Projection, nan_unless_id
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -144,7 +144,7 @@ class TokenCrossentropy(_WordLoss):
             if value is not None:
                 check_range(option, value, int, 1)
                 if reduction not in (*_MEANS, "sum"):
-                    raise ArgumentError(
+                    raise argument_error(
                         "reduction", f"be a mean or a sum with `{option}`", reduction
                     )
         self.label_smoothing = label_smoothing
@@ -197,7 +197,7 @@ class TokenCrossentropy(_WordLoss):
 def _checked_weights(class_weight):
     """Return `class_weight` with Python numbers, which a config can contain."""
     if not isinstance(class_weight, Mapping) or not class_weight:
-        raise ArgumentError(
+        raise argument_error(
             "class_weight",
             "be a dict from ids to weights of their losses, such as {3: 5.0}",
             class_weight,
@@ -258,7 +258,7 @@ def check_logits(labels, logits):
     if len(logits.shape) != len(labels.shape) + 1 or any(
         None not in pair and pair[0] != pair[1] for pair in sizes
     ):
-        raise ArgumentError(
+        raise argument_error(
             "y_pred",
             "be logits (B, Ty, V) for `y_true` (B, Ty) or (B, Ty, 1)",
             received=f"y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}",
@@ -320,7 +320,7 @@ def broadcast_weight(sample_weight, like):
     missing = len(like.shape) - len(weight.shape)
     sizes = zip(weight.shape, like.shape, (like.shape[0], 1), strict=False)
     if missing < 0 or not all(size in (None, of, one) or of is None for size, of, one in sizes):
-        raise ArgumentError(
+        raise argument_error(
             "sample_weight",
             f"be (B,), (B, 1) or (B, Ty) for words of shape {tuple(like.shape)}",
             received=f"shape {tuple(weight.shape)}",

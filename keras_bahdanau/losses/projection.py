@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 
 
@@ -133,7 +133,7 @@ def check_metrics(metrics):
     """Raise a `ValueError` unless all metrics can read a `Projection`."""
     for metric in metrics:
         if not hasattr(metric, "needs_correct"):
-            raise ArgumentError(
+            raise argument_error(
                 "metrics",
                 "be of TokenAccuracy and Perplexity if the loss has a `chunk_size` or is "
                 "`sampled`, because there are no logits to read",

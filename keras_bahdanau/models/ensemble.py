@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau.models.generation import GenerationMixin
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 _SPACES = ("probability", "log_probability")
 
@@ -49,18 +49,18 @@ class Ensemble(GenerationMixin, keras.Model):
             or not models
             or not all(isinstance(model, GenerationMixin) for model in models)
         ):
-            raise ArgumentError(
+            raise argument_error(
                 "models", "be a list of at least one model, such as a Seq2Seq", models
             )
         sizes = [(m.source_vocabulary_size, m.target_vocabulary_size) for m in models]
         if len(set(sizes)) > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "models",
                 "agree in the sizes of their vocabularies",
                 received=f"(source, target) sizes {sizes}",
             )
         if average not in _SPACES:
-            raise ArgumentError("average", f"be one of {_SPACES}", average)
+            raise argument_error("average", f"be one of {_SPACES}", average)
         self.source_vocabulary_size, self.target_vocabulary_size = sizes[0]
         self.models = models
         self.average = average
@@ -121,7 +121,7 @@ def _shared_tokenizer(models):
     """Return the tokenizer of all models that have one, or `None`."""
     tokenizers = [model.tokenizer for model in models if model.tokenizer is not None]
     if any(other != tokenizers[0] for other in tokenizers[1:]):
-        raise ArgumentError(
+        raise argument_error(
             "models",
             "share one tokenizer, or `tokenizer` be given",
             received="models with different tokenizers",

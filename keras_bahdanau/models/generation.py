@@ -15,9 +15,8 @@ from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
-from keras_bahdanau_runtime.search_limits import check_setting
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
     check_beam_for_phrases,
@@ -26,6 +25,7 @@ from keras_bahdanau_runtime.search_options import (
     count_missing,
     text_constraints,
 )
+from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -67,14 +67,14 @@ class GenerationMixin:
     def check_tokenizer(self, tokenizer):
         """Raise a `ValueError` unless this is a `Tokenizer` with at most the ids of the model."""
         if not isinstance(tokenizer, Tokenizer):
-            raise ArgumentError(
+            raise argument_error(
                 "tokenizer", "be a Tokenizer or None", received=str(type(tokenizer).__name__)
             )
         for side in ("source", "target"):
             limit = getattr(self, f"{side}_vocabulary_size")
             size = getattr(tokenizer, f"{side}_vocabulary_size")
             if size > limit:
-                raise ArgumentError(
+                raise argument_error(
                     "tokenizer", f"have at most the model's {limit} {side} ids", received=str(size)
                 )
 
@@ -449,14 +449,14 @@ class GenerationMixin:
         source = checked_sources(source, self.source_vocabulary_size)
         target = checked_outputs("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
-            raise ArgumentError(
+            raise argument_error(
                 "target",
                 f"hold one output for each of {len(source)} sources",
                 received=str(len(target)),
             )
         lengths = (target != PAD).sum(axis=1)
         if not lengths.all():
-            raise ArgumentError(
+            raise argument_error(
                 "target", "hold no output of only padding", received=f"row {np.argmin(lengths)}"
             )
         if not self.built:
@@ -503,7 +503,7 @@ class GenerationMixin:
         for name, reason in _UNSUPPORTED_EXPORT_ARGUMENTS.items():
             value = kwargs.pop(name, None)
             if value is not None:
-                raise ArgumentError(name, f"be None: {reason}", value)
+                raise argument_error(name, f"be None: {reason}", value)
         parity = export(self, filepath, format=format, **kwargs)
         if verbose:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
@@ -539,7 +539,7 @@ def with_options(search, options, max_length=None):
     """
     settings = options.values()
     for name in settings.keys() - search.options().keys():
-        raise ArgumentError(name, f"be left out for a {type(search).__name__}", settings[name])
+        raise argument_error(name, f"be left out for a {type(search).__name__}", settings[name])
     limit = max_length if isinstance(max_length, int) else None
     options.check_values(limit, search.min_length)
     if settings.get("top_k") == 0:
@@ -590,19 +590,19 @@ def checked_ids(name, ids, size):
         ids = np.asarray(ids)  # not yet int32, for the checks below
     ids = ops.convert_to_numpy(ids)
     if ids.ndim != 2 or 0 in ids.shape:
-        raise ArgumentError(
+        raise argument_error(
             name,
             "be (batch, time) with at least one sentence of at least one id",
             received=f"shape {ids.shape}",
         )
     if not np.issubdtype(ids.dtype, np.integer):
-        raise ArgumentError(name, "hold integers", received=str(ids.dtype))
+        raise argument_error(name, "hold integers", received=str(ids.dtype))
     outside = ids[(ids < 0) | (ids >= size)]
     if outside.size:
-        raise ArgumentError(name, f"hold ids in [0, {size})", received=str(int(outside[0])))
+        raise argument_error(name, f"hold ids in [0, {size})", received=str(int(outside[0])))
     gaps = np.argwhere((ids[:, :-1] == PAD) & (ids[:, 1:] != PAD))
     if gaps.size:
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"be padded ({PAD}) at the right only",
             received=f"row {gaps[0, 0]}, {ids[gaps[0, 0]]}",
@@ -619,7 +619,7 @@ def checked_sources(source, size):
     source = checked_ids("source", source, size)
     empty = np.flatnonzero((source == PAD).all(axis=1))
     if empty.size:
-        raise ArgumentError(
+        raise argument_error(
             "source", "hold no sentence of only padding", received=f"row {empty[0]}"
         )
     return source
@@ -635,7 +635,7 @@ def checked_outputs(name, ids, size):
     continued = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
     if continued.size:
         row = continued[0, 0]
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"hold nothing after the end of an output, {EOS}",
             received=f"row {row}, {ids[row]}",
@@ -657,7 +657,7 @@ def checked_prefix(prefix, size, limits):
     """
     prefix = checked_outputs("prefix", prefix, size)
     if len(prefix) != len(limits):
-        raise ArgumentError(
+        raise argument_error(
             "prefix",
             f"hold one prefix for each of {len(limits)} sources",
             received=str(len(prefix)),
@@ -666,7 +666,7 @@ def checked_prefix(prefix, size, limits):
     too_long = np.flatnonzero(lengths > limits)
     if too_long.size:
         row = too_long[0]
-        raise ArgumentError(
+        raise argument_error(
             "prefix",
             f"be no longer than outputs may be, {limits[row]} by `max_length` and the search",
             received=f"{lengths[row]} ids in row {row}",
@@ -709,7 +709,7 @@ def checked_completions(completions, size, prefix):
     completions = np.asarray(completions)
     rows = 0 if prefix is None else len(prefix)
     if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
-        raise ArgumentError(
+        raise argument_error(
             "completions",
             f"be ints of shape ({rows}, completions, 2) for {rows} prefixes",
             received=f"{completions.dtype}, shape {completions.shape}",
@@ -717,7 +717,7 @@ def checked_completions(completions, size, prefix):
     for row, ids in enumerate(completions[:, :, 1]):
         values, counts = np.unique(ids[ids != PAD], return_counts=True)
         if (counts > 1).any():
-            raise ArgumentError(
+            raise argument_error(
                 "completions",
                 "hold each id at most once in a row",
                 received=f"{values[counts > 1][0]} in row {row}",
@@ -727,7 +727,7 @@ def checked_completions(completions, size, prefix):
         ("ids", size, completions[:, :, 1]),
     ):
         if ((values < 0) | (values >= limit)).any():
-            raise ArgumentError(
+            raise argument_error(
                 "completions",
                 f"hold {name} from 0 to {limit - 1}",
                 received=f"{values.min()} to {values.max()}",
@@ -749,7 +749,7 @@ def checked_suppressed(suppressed, size, rows):
     """
     suppressed = checked_ids("suppressed", suppressed, size)
     if len(suppressed) not in (1, rows):
-        raise ArgumentError(
+        raise argument_error(
             "suppressed",
             f"hold one list of ids, or one for each of {rows} sources",
             received=str(len(suppressed)),
@@ -780,7 +780,7 @@ def checked_required(required, size, rows):
     if hasattr(required, "shape"):
         array = ops.convert_to_numpy(required)
         if array.ndim != 3 or 0 in array.shape:
-            raise ArgumentError(
+            raise argument_error(
                 "required",
                 "be (batch, phrases, length) with at least one of each",
                 received=f"shape {array.shape}",
@@ -795,7 +795,7 @@ def checked_required(required, size, rows):
         rows_of_phrases = required if isinstance(required, (list, tuple)) else [required]
         is_nested = all(isinstance(row, (list, tuple)) for row in rows_of_phrases)
         if not is_nested or any(np.ndim(phrase) != 1 for row in required for phrase in row):
-            raise ArgumentError(
+            raise argument_error(
                 "required",
                 "be a list of phrases for each source, and a phrase a list of ids",
                 required,
@@ -803,11 +803,11 @@ def checked_required(required, size, rows):
         phrases = [[list(phrase) for phrase in row] for row in required]
         flat = [phrase for row in phrases for phrase in row]
         if not all(flat):
-            raise ArgumentError("required", "have no empty phrase", received="[]")
+            raise argument_error("required", "have no empty phrase", received="[]")
         if flat:
             checked_ids("required", flat, size)
     if len(phrases) not in (1, rows):
-        raise ArgumentError(
+        raise argument_error(
             "required",
             f"hold one list of phrases, or one for each of {rows} sources",
             received=str(len(phrases)),
@@ -815,7 +815,7 @@ def checked_required(required, size, rows):
     for phrase in (phrase for row in phrases for phrase in row):
         special = {PAD, BOS, EOS} & set(phrase)
         if special:
-            raise ArgumentError(
+            raise argument_error(
                 "required",
                 "have no phrase with an id of padding, begin or end",
                 received=str(phrase),
@@ -858,7 +858,7 @@ def check_required(required, forbidden, limits, prefix=None, suppressed=None):
         for name, ids in (("forbidden", forbidden), ("suppressed", excluded.tolist())):
             contradicting = {token for phrase in phrases for token in phrase} & {*ids}
             if contradicting:
-                raise ArgumentError(
+                raise argument_error(
                     "required",
                     f"have no phrase with an id that is also in `{name}`",
                     received=f"{min(contradicting)} in row {row}",
@@ -866,7 +866,7 @@ def check_required(required, forbidden, limits, prefix=None, suppressed=None):
         room = 0 if start[-1:] == [EOS] else limits[row] - len(start)
         missing = count_missing(phrases, start)
         if missing > room:
-            raise ArgumentError(
+            raise argument_error(
                 "required",
                 f"fit in the rest of the output, {room} ids by `max_length`, the search and "
                 "`prefix`",
@@ -880,7 +880,7 @@ def checked_limits(max_length, lengths):
     limits = np.asarray(value)
     is_wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
     if is_wrong or limits.shape not in ((), lengths.shape):
-        raise ArgumentError(
+        raise argument_error(
             "max_length",
             "be a positive integer, one for each source, or a function that gives them",
             value,

@@ -15,7 +15,7 @@ from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.sublayers import record_settings, serialized
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -89,7 +89,7 @@ class RNNSearch(Seq2Seq):
         **kwargs,
     ):
         if initializer not in ("paper", None):
-            raise ArgumentError("initializer", 'be "paper" or None', initializer)
+            raise argument_error("initializer", 'be "paper" or None', initializer)
         check_positive(
             units=units,
             attention_units=attention_units,

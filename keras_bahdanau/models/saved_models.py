@@ -6,7 +6,7 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 
 # Errors of Keras, h5py and constructors for a damaged file, or one with unknown classes.
@@ -38,7 +38,7 @@ def load_saved_model(path, argument, compile=False):
         with add_path_to_errors(tempfile.gettempdir()):
             model = keras.saving.load_model(path, compile=compile)
     except _LOADING_ERRORS as error:
-        raise ArgumentError(
+        raise argument_error(
             argument,
             "be a model that Keras can load",
             received=f"{str(path)!r}: {type(error).__name__}: {' '.join(str(error).split()):.400}",
@@ -62,7 +62,7 @@ def check_finite_weights(model, argument, path=None):
         if not np.isfinite(array).all():
             problem = "NaN" if np.isnan(array).any() else "infinity"
             source = "" if path is None else f"{str(path)!r}, which has "
-            raise ArgumentError(
+            raise argument_error(
                 argument,
                 "be a model whose weights are finite numbers",
                 received=f"{source}{problem} in the weight {weight.path}",

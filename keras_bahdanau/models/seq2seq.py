@@ -32,7 +32,7 @@ from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
@@ -537,7 +537,7 @@ def _dropout_rates(dropout):
     is_sequence = isinstance(dropout, Sequence) and not isinstance(dropout, str)
     rates = list(dropout) if is_sequence else [dropout] * 3
     if len(rates) != 3:
-        raise ArgumentError(
+        raise argument_error(
             "dropout", "be a share, or three: of embeddings, annotations and readout", dropout
         )
     for rate in rates:
@@ -549,15 +549,15 @@ def _check_layers(encoder, decoder, bridge, scheduled_sampling):
     """Raise a `ValueError` unless the layers of a `Seq2Seq` have the right types."""
     layer = keras.layers.Layer
     if not isinstance(encoder, layer):
-        raise ArgumentError(
+        raise argument_error(
             "encoder", "be a Keras layer, such as BidirectionalEncoder(64)", encoder
         )
     if not isinstance(decoder, AttentiveDecoder):
-        raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
+        raise argument_error("decoder", "be an AttentiveDecoder", decoder)
     if not isinstance(bridge, layer) and bridge not in SOURCES:
-        raise ArgumentError("bridge", f"be one of {SOURCES} or a Keras layer", bridge)
+        raise argument_error("bridge", f"be one of {SOURCES} or a Keras layer", bridge)
     if not (scheduled_sampling is None or isinstance(scheduled_sampling, ScheduledSampling)):
-        raise ArgumentError(
+        raise argument_error(
             "scheduled_sampling", "be a ScheduledSampling or None", scheduled_sampling
         )
 
@@ -571,7 +571,7 @@ def _check_encoder(encoder, bridge):
             checked.
     """
     if hasattr(encoder, "state_size") and not isinstance(encoder, keras.layers.RNN):
-        raise ArgumentError(
+        raise argument_error(
             "encoder",
             "be a layer that reads sequences, not a cell; write keras.layers.RNN(cell, "
             "return_sequences=True)",
@@ -587,7 +587,7 @@ def _check_encoder(encoder, bridge):
             if with_states
             else "annotations (batch, time, width) and nothing else without a StateBridge"
         )
-        raise ArgumentError(
+        raise argument_error(
             "encoder",
             f"return {expected}; write return_sequences=True and return_state={with_states}",
             received=f"return_sequences={returns_sequences} and return_state={returns_state}",
@@ -601,7 +601,7 @@ def _check_bidirectional(encoder, bridge):
     layer = next(filter(_is_recurrent, reversed(all_layers(encoder))), None)
     is_concatenated = isinstance(layer, keras.layers.Bidirectional) and layer.merge_mode == "concat"
     if layer is not None and not is_concatenated:
-        raise ArgumentError(
+        raise argument_error(
             "bridge",
             f'not be "{bridge}" with an encoder whose annotations are not [forward ; '
             'backward]; write bridge="last" for one that reads in one direction',
@@ -623,7 +623,7 @@ def _encoder_shapes(encoder, spec, with_states):
     shapes = [tuple(part.shape) for part in keras.tree.flatten(spec)]
     if len(shapes[0]) != 3 or (len(shapes) > 1) != with_states:
         expected = ", and final states for a StateBridge" if with_states else ""
-        raise ArgumentError(
+        raise argument_error(
             "encoder",
             f"return annotations, one tensor (batch, time, width){expected}",
             received=f"{encoder!r}, which returns {spec}",
@@ -634,7 +634,7 @@ def _encoder_shapes(encoder, spec, with_states):
 def _check_inputs(inputs):
     """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain both kinds of ids."""
     if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
-        raise ArgumentError(
+        raise argument_error(
             "inputs",
             'be a dict with the ids "source" and "target"',
             received=str(sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__),
@@ -647,7 +647,7 @@ def _check_same_width(batches):
     if isinstance(batches, EpochDataset):
         widths = sorted({shape[-1] for shape in batches.shapes})
         if len(widths) > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "x",
                 "have batches of one target width, because their outputs become one array; "
                 "write [model.predict_on_batch(dataset[i][0]) for i in range(len(dataset))], "
@@ -667,7 +667,7 @@ def _check_class_weight(method, args, kwargs):
     """
     arguments = inspect.signature(method).bind_partial(*args, **kwargs).arguments
     if arguments.get("class_weight") is not None:
-        raise ArgumentError(
+        raise argument_error(
             "class_weight",
             "be None for a Seq2Seq, because Keras makes one weight for each row of it, not "
             "for each token; write TokenCrossentropy(class_weight={3: 5.0}), or pass a "
@@ -685,7 +685,7 @@ def _check_reads_logits(argument, functions):
     """
     for function in functions:
         if function is not None and not _reads_logits(function):
-            raise ArgumentError(
+            raise argument_error(
                 argument,
                 "read logits, which a Seq2Seq returns; write TokenCrossentropy(), which "
                 "leaves out padding, or "

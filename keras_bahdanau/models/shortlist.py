@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_range, checked_array
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
@@ -58,20 +58,20 @@ class Shortlist:
     def __init__(self, table, shares, counts, size):
         table, shares, counts = np.asarray(table), np.asarray(shares), np.asarray(counts)
         if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
-            raise ArgumentError(
+            raise argument_error(
                 "table",
                 "be ints (source ids, candidates)",
                 received=f"{table.dtype} of shape {table.shape}",
             )
         if shares.shape != table.shape or not ((shares >= 0) & (shares <= 1)).all():
-            raise ArgumentError(
+            raise argument_error(
                 "shares",
                 f"be numbers in [0, 1] of shape {table.shape}",
                 received=f"shape {shares.shape}, "
                 f"{shares.min(initial=0)} to {shares.max(initial=0)}",
             )
         if counts.ndim != 1 or counts.dtype.kind not in "iuf":
-            raise ArgumentError(
+            raise argument_error(
                 "counts",
                 "be numbers (target ids,)",
                 received=f"{counts.dtype} of shape {counts.shape}",
@@ -79,11 +79,11 @@ class Shortlist:
         check_range("size", size, int, 2 * len(SPECIAL), len(counts))
         outside = table[(table < 0) | (table >= len(counts))]
         if outside.size:
-            raise ArgumentError(
+            raise argument_error(
                 "table", f"hold ids in [0, {len(counts)})", received=str(outside[0])
             )
         if not ((table >= len(SPECIAL)) & (shares > 0)).any():
-            raise ArgumentError("table", "hold candidates with a share", received="none")
+            raise argument_error("table", "hold candidates with a share", received="none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
         self.shares = np.where(table == PAD, 0, shares).astype("float32")
         self.shares[PAD] = 0.0  # padding makes no target id likely
@@ -156,7 +156,7 @@ class Shortlist:
             with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
                 arguments = {name: arrays[name] for name in _ARRAYS}
         except _READ_ERRORS as error:
-            raise ArgumentError(
+            raise argument_error(
                 "path",
                 "be a file that `Shortlist.save` wrote",
                 received=f"{os.fspath(path)!r}: {error}",
@@ -190,7 +190,7 @@ class Shortlist:
             if isinstance(weights, list):
                 weights = _link_matrix(weights, len(source), len(target))
             if np.shape(weights) != (len(target), len(source)):
-                raise ArgumentError(
+                raise argument_error(
                     "pairs",
                     f"have weights of shape {(len(target), len(source))} for sentences of "
                     "these lengths",
@@ -199,7 +199,7 @@ class Shortlist:
             i, j = np.nonzero(weights >= _MIN_WEIGHT)
             links.add(source[j], target[i], weights[i, j])
         if not pair_count:
-            raise ArgumentError("pairs", "hold at least one", received="none")
+            raise argument_error("pairs", "hold at least one", received="none")
         return cls(*links.most_frequent(source_size, candidates), counts, size)
 
     @classmethod
@@ -232,7 +232,7 @@ class Shortlist:
                 `targets` have different lengths.
         """
         if len(targets) != len(sources):
-            raise ArgumentError(
+            raise argument_error(
                 "targets",
                 f"hold one for each of {len(sources)} sources",
                 received=str(len(targets)),
@@ -259,7 +259,7 @@ def _checked_ids(ids, size):
     """Return the ids of a sentence as an array, after checking them."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():
-        raise ArgumentError("pairs", f"hold ids in [0, {size})", ids)
+        raise argument_error("pairs", f"hold ids in [0, {size})", ids)
     return array
 
 
@@ -268,14 +268,14 @@ def _link_matrix(links, source_length, target_length):
     weights = np.zeros((target_length, source_length), "float32")
     positions = checked_array("pairs", links or np.empty((0, 2), int))
     if positions.ndim != 2 or positions.shape[1] != 2 or positions.dtype.kind not in "iu":
-        raise ArgumentError(
+        raise argument_error(
             "pairs", "have weights that are an array, or a list of links with two ints each", links
         )
     j, i = positions.T
     is_outside = (positions < 0).any(axis=1) | (j >= source_length) | (i >= target_length)
     if is_outside.any():
         link = "-".join(map(str, positions[is_outside][0].tolist()))
-        raise ArgumentError(
+        raise argument_error(
             "pairs",
             f"link positions of sentences of {source_length} and {target_length} ids",
             received=str(link),
@@ -295,18 +295,18 @@ def check_shortlist(shortlist, model, search, prefix=None, required=None):
         required: `(B, P, L)` int array of ids that must be candidates, or `None`.
     """
     if not isinstance(shortlist, Shortlist):
-        raise ArgumentError(
+        raise argument_error(
             "shortlist", "be a Shortlist or None", received=str(type(shortlist).__name__)
         )
     for side in ("source", "target"):
         expected = getattr(model, f"{side}_vocabulary_size")
         size = getattr(shortlist, f"{side}_vocabulary_size")
         if size != expected:
-            raise ArgumentError(
+            raise argument_error(
                 "shortlist", f"be of the model's {expected} {side} ids", received=f"one of {size}"
             )
     if search.size > shortlist.size:
-        raise ArgumentError(
+        raise argument_error(
             "shortlist",
             f"have at least as many ids as the search has hypotheses, {search.size}",
             received=str(shortlist.size),
@@ -314,7 +314,7 @@ def check_shortlist(shortlist, model, search, prefix=None, required=None):
     forbidden = set(search.forbidden) - set(SPECIAL)
     limit = shortlist.target_vocabulary_size - len(forbidden)
     if shortlist.size > limit:
-        raise ArgumentError(
+        raise argument_error(
             "shortlist",
             f"have room to leave out the ids that the search forbids: a size of at most {limit}",
             received=str(shortlist.size),
@@ -323,14 +323,14 @@ def check_shortlist(shortlist, model, search, prefix=None, required=None):
     for name, ids in (("prefix", prefix), ("required", required)):
         new = set() if ids is None else set(np.unique(ids).tolist()) - set(SPECIAL)
         if new & forbidden:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 "not hold ids that the search forbids if there is a shortlist",
                 received=str(min(new & forbidden)),
             )
         forced |= new
         if len(forced) > limit:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 f"hold at most {limit} distinct ids, for which the shortlist has room",
                 received=str(len(forced)),

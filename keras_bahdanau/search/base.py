@@ -20,9 +20,9 @@ from keras_bahdanau.search.candidates import (
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, PAD
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.search_settings import check_setting
 
 
 class Generation(NamedTuple):
@@ -191,7 +191,7 @@ class Search:
 
     def __post_init__(self):
         if not isinstance(self.forbidden, Iterable):
-            raise ArgumentError("forbidden", "be a tuple of ids", self.forbidden)
+            raise argument_error("forbidden", "be a tuple of ids", self.forbidden)
         object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list in saved configs
         for field in fields(self):
             if isinstance(getattr(self, field.name), float):  # a NumPy number looks like a tensor
@@ -697,7 +697,7 @@ def search_classes(base=Search):
 def check_is_search(search):
     """Raise a `ValueError` unless `search` is a `Search`."""
     if not isinstance(search, Search):
-        raise ArgumentError("search", "be a search, such as BeamSearch(5)", search)
+        raise argument_error("search", "be a search, such as BeamSearch(5)", search)
 
 
 def check_search(search, vocabulary_size):
@@ -705,7 +705,7 @@ def check_search(search, vocabulary_size):
     check_is_search(search)
     outside = [token for token in search.forbidden if token >= vocabulary_size]
     if outside:
-        raise ArgumentError(
+        raise argument_error(
             "search", f"forbid ids in [0, {vocabulary_size})", received=str(outside[0])
         )
 
@@ -750,11 +750,11 @@ def checked_start(
     """
     start = ops.convert_to_tensor(start)
     if len(start.shape) != 1 or "int" not in _dtype(start):
-        raise ArgumentError("start", "be ints of shape (batch,)", received=str(_describe(start)))
+        raise argument_error("start", "be ints of shape (batch,)", received=str(_describe(start)))
     rows = start.shape[0]
     for part in tree.flatten(state):
         if not getattr(part, "shape", ()) or not _shapes_match(part.shape[:1], (rows,)):
-            raise ArgumentError(
+            raise argument_error(
                 "state",
                 f"contain tensors of {rows} rows, like `start`",
                 received=str(_describe(part)),
@@ -772,20 +772,20 @@ def checked_start(
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
         ):
-            raise ArgumentError(name, f"be ints of shape {shape}", received=str(_describe(value)))
+            raise argument_error(name, f"be ints of shape {shape}", received=str(_describe(value)))
     if completions is not None and prefix is None:
-        raise ArgumentError("completions", "be used with a `prefix`", received="no prefix")
+        raise argument_error("completions", "be used with a `prefix`", received="no prefix")
     if memory_mask is not None and not (
         _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
         and _dtype(memory_mask) == "bool"
     ):
-        raise ArgumentError(
+        raise argument_error(
             "memory_mask",
             f"be bool of shape ({rows}, memory length), True = keep",
             received=str(_describe(memory_mask)),
         )
     if noise is not None and not _shapes_match(getattr(noise, "shape", ()), (rows, *noise_shape)):
-        raise ArgumentError(
+        raise argument_error(
             "noise", f"be of shape {(rows, *noise_shape)}", received=str(_describe(noise))
         )
     return ops.cast(start, "int32")
@@ -804,7 +804,7 @@ def checked_step(step, memory_length=None):
         if not isinstance(results, (tuple, list)) or len(results) != 3:
             kind = type(results).__name__
             count = f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
-            raise ArgumentError(
+            raise argument_error(
                 "step",
                 "return (logits, state, weights); without attention return ops.zeros((rows, "
                 "1)) as the weights",
@@ -813,7 +813,7 @@ def checked_step(step, memory_length=None):
         logits, after, weights = results
         shapes = [getattr(part, "shape", None) for part in (logits, weights)]
         if any(shape is None or len(shape) != 2 for shape in shapes):
-            raise ArgumentError(
+            raise argument_error(
                 "step",
                 "return logits (rows, vocabulary) and weights (rows, memory length)",
                 received=f"shapes {shapes[0]} and {shapes[1]}",
@@ -823,7 +823,7 @@ def checked_step(step, memory_length=None):
             if isinstance(memory_length, int) and not _shapes_match(
                 shapes[1], (None, memory_length)
             ):
-                raise ArgumentError(
+                raise argument_error(
                     "step",
                     f"return weights of width `memory_length`, {memory_length}",
                     received=f"shape {tuple(shapes[1])}",
@@ -838,7 +838,7 @@ def checked_step(step, memory_length=None):
 def _check_rows(tokens, shapes):
     rows = tokens.shape[0]
     if not all(_shapes_match(shape[:1], (rows,)) for shape in shapes):
-        raise ArgumentError(
+        raise argument_error(
             "step",
             f"return logits and weights with {rows} rows, like its tokens",
             received=f"shapes {tuple(shapes[0])} and {tuple(shapes[1])}",
@@ -854,7 +854,7 @@ def _check_state(before, after):
         same = False
     if not same:
         expected, received = (tree.map_structure(_describe, state) for state in (before, after))
-        raise ArgumentError(
+        raise argument_error(
             "step",
             f"return the state with the structure, shapes and dtypes of its input, {expected}",
             received=str(received),

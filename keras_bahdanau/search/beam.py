@@ -12,9 +12,9 @@ from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
 from keras_bahdanau.search.required import count_missing, extend, rank_by_turns
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.search_settings import check_setting
 
 
 class Beam(NamedTuple):
@@ -132,13 +132,13 @@ class BeamSearch(Search):
         if self.n_best is not None:
             check_setting("n_best", self.n_best, high=self.size)
         if self.size % self.groups:
-            raise ArgumentError("groups", f"divide `size`, {self.size}", received=str(self.groups))
+            raise argument_error("groups", f"divide `size`, {self.size}", received=str(self.groups))
         if type(self.early_stopping) is not bool and self.early_stopping not in ("best", "never"):
-            raise ArgumentError(
+            raise argument_error(
                 "early_stopping", 'be True, False, "best" or "never"', self.early_stopping
             )
         if self.normalization not in ("gnmt", "plain"):
-            raise ArgumentError("normalization", 'be "gnmt" or "plain"', self.normalization)
+            raise argument_error("normalization", 'be "gnmt" or "plain"', self.normalization)
 
         object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
 

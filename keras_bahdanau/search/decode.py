@@ -14,9 +14,9 @@ from keras_bahdanau.layers.sublayers import (
 )
 from keras_bahdanau.search.base import Search, check_search
 from keras_bahdanau.search.beam import BeamSearch
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.search_settings import check_setting
 
 _SUBLAYERS = ("decoder", "embedding", "head", "search")
 
@@ -91,14 +91,14 @@ class Decode(keras.layers.Layer):
         super().__init__(**kwargs)
         check_setting("max_length", max_length)
         if not isinstance(decoder, AttentiveDecoder):
-            raise ArgumentError("decoder", "be an AttentiveDecoder", decoder)
+            raise argument_error("decoder", "be an AttentiveDecoder", decoder)
         for name, layer in (("embedding", embedding), ("head", head)):
             if not isinstance(layer, keras.layers.Layer):
-                raise ArgumentError(name, "be a Keras layer", layer)
+                raise argument_error(name, "be a Keras layer", layer)
         last = last_layer(head)
         activation = getattr(last, "activation", None)
         if isinstance(last, keras.layers.Softmax) or activation is keras.activations.softmax:
-            raise ArgumentError(
+            raise argument_error(
                 "head",
                 "return logits; remove the activation and train with a loss that has "
                 "from_logits=True",
@@ -106,7 +106,7 @@ class Decode(keras.layers.Layer):
             )
         search = BeamSearch(n_best=1) if search is None else search
         if not isinstance(search, Search) or search.noise(1, 1) is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "search", "be a GreedySearch or a BeamSearch, which are deterministic", search
             )
         self.decoder = decoder
@@ -128,7 +128,7 @@ class Decode(keras.layers.Layer):
         check_search(self.search, logits)
         ids = getattr(self.embedding, "input_dim", logits)
         if logits != ids:
-            raise ArgumentError(
+            raise argument_error(
                 "head",
                 f"return {ids} logits, one for each id of the embedding",
                 received=f"a layer that returns {logits}",

@@ -11,7 +11,7 @@ from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat
 from keras_bahdanau_runtime.ids import EOS, PAD
-from keras_bahdanau_runtime.search_limits import check_setting
+from keras_bahdanau_runtime.search_settings import check_setting
 
 
 class Samples(NamedTuple):

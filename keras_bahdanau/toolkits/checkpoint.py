@@ -19,7 +19,7 @@ from keras_bahdanau.toolkits.unpickling import (
     UnpicklingError,
     unpickle,
 )
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
 # Types of storages whose numbers can be weights; NumPy has no bfloat16, the upper half of float32.
@@ -160,7 +160,7 @@ class Checkpoint:
         self.path = path = Path(path)
         if not path.is_file():
             reason = "is a folder" if path.is_dir() else "does not exist"
-            raise ArgumentError(
+            raise argument_error(
                 "path", "be a checkpoint", received=f"{str(path)!r}, which {reason}"
             )
         self._storages = {}  # by key
@@ -177,7 +177,7 @@ class Checkpoint:
         except (zipfile.BadZipFile, UnpicklingError) as error:
             raise self._error(f"which is incomplete or another file: {error!s:.200}") from error
         if not isinstance(self.values, dict):
-            raise ArgumentError(
+            raise argument_error(
                 "path",
                 "be a checkpoint, which is a dict",
                 received=f"{str(path)!r}, which contains {type(self.values).__name__}",

@@ -15,7 +15,7 @@ from keras_bahdanau.toolkits.recurrent import (
 )
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights, describe
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS
 
 # The first ids of a fairseq dictionary, which its file does not contain.
@@ -51,7 +51,7 @@ def import_fairseq(path, dictionaries):
     ```
     """
     if not 1 <= len(dictionaries) <= 2:
-        raise ArgumentError(
+        raise argument_error(
             "dictionaries", "be one or two files", received=f"{len(dictionaries)} files"
         )
     checkpoint = Checkpoint(path)

@@ -16,7 +16,7 @@ from keras_bahdanau.toolkits.recurrent import (
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights
 from keras_bahdanau.training.options import read_options
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 # The names and values of the special pieces in a configuration, in the order of our ids.
@@ -105,7 +105,7 @@ def _existing(folder, *names):
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise ArgumentError(
+    raise argument_error(
         "path",
         "be the folder of a JoeyNMT run",
         received=f"{str(folder)!r}, which has no {' or '.join(names)}",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bahdanau.models.saved_models import load_saved_model
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 
 
@@ -41,10 +41,10 @@ def average_checkpoints(paths, output):
     is_single = isinstance(paths, str | os.PathLike)
     paths = paths if is_single else list(paths)
     if is_single or not paths:
-        raise ArgumentError("paths", "be a list of at least one file", paths)
+        raise argument_error("paths", "be a list of at least one file", paths)
     output = Path(output)
     if output.suffix != ".keras":
-        raise ArgumentError("output", "end with .keras", str(output))
+        raise argument_error("output", "end with .keras", str(output))
     expected, sums = None, {}
     for path in paths:
         model = load_saved_model(path, "paths")

@@ -9,7 +9,7 @@ from keras_bahdanau.models.saved_models import load_saved_model
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import PARTS
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -44,13 +44,13 @@ def initial_model(options, tokenizer):
     source.check_architecture(options)
     loaded = load_saved_model(source.path, "init")
     if not isinstance(loaded, Seq2Seq):
-        raise ArgumentError(
+        raise argument_error(
             "init",
             "be a Seq2Seq, such as the model of a run of `train`",
             received=f"{str(source.path)!r}, which contains a {type(loaded).__name__}",
         )
     if any(not keras.backend.is_float_dtype(weight.dtype) for weight in loaded.weights):
-        raise ArgumentError(
+        raise argument_error(
             "init",
             "be a model with weights in floating point",
             received=f"{str(source.path)!r}, which is quantized",

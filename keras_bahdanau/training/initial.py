@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_bahdanau.run_folder import best_file
 from keras_bahdanau.training.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
@@ -58,7 +58,7 @@ class InitialModel:
                 case _:
                     raise ValueError(f"{_CONFIG_FILE} is not that of a model")
         except (zipfile.BadZipFile, ValueError, RecursionError) as error:
-            raise ArgumentError(
+            raise argument_error(
                 "init",
                 "be the folder of a training run, or the .keras file of a model",
                 received=f"{str(path)!r}, which is not a .keras file: {error!s:.400}",
@@ -80,14 +80,14 @@ class InitialModel:
         """
         if self.tokenizer is not None:
             if replacement is not None and replacement != self.tokenizer:
-                raise ArgumentError(
+                raise argument_error(
                     "tokenizer",
                     f"be left out with `init`, or be the tokenizer of {self.path}",
                     received="another one",
                 )
             return self.tokenizer
         if replacement is None:
-            raise ArgumentError(
+            raise argument_error(
                 "init",
                 "have a tokenizer, or `tokenizer` be its file",
                 received=f"{str(self.path)!r}, a {self.class_name} without one",
@@ -96,7 +96,7 @@ class InitialModel:
             limit = self.config.get(f"{side}_vocabulary_size")
             size = getattr(replacement, f"{side}_vocabulary_size")
             if isinstance(limit, int) and size > limit:
-                raise ArgumentError(
+                raise argument_error(
                     "tokenizer",
                     f"have at most {limit} {side} ids, as many as the model of `init`",
                     received=f"one with {size}",

@@ -4,7 +4,7 @@ import logging
 
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 logger = logging.getLogger("keras_bahdanau")
@@ -48,7 +48,7 @@ def length_penalty_scores(
     """
     sources, references = checked_texts("sources", sources), checked_texts("references", references)
     if not sources or len(sources) != len(references):
-        raise ArgumentError(
+        raise argument_error(
             "references",
             "hold a translation of each of `sources`, of which there is at least one",
             received=f"{len(references)} of {len(sources)}",
@@ -58,7 +58,7 @@ def length_penalty_scores(
         for penalty in penalties
     }
     if not searches:
-        raise ArgumentError("penalties", "hold at least one", received="none")
+        raise argument_error("penalties", "hold at least one", received="none")
     scores = {}
     for penalty, search in searches.items():
         translations = model.translate(

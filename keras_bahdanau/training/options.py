@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin
 
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.checks import check_range, unique_keys
-from keras_bahdanau_runtime.errors import ArgumentError, require
-from keras_bahdanau_runtime.search_limits import RANGES
+from keras_bahdanau_runtime.errors import argument_error, require
+from keras_bahdanau_runtime.search_settings import RANGES
 from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
@@ -412,7 +412,7 @@ class TrainingOptions:
         _ = self.text_format  # raises the errors of its values
         targets = self.validation_target
         if targets is not None and len(self.validation_source) != len(targets):
-            raise ArgumentError(
+            raise argument_error(
                 "validation_target",
                 "have as many files as `validation_source`",
                 received=f"{len(self.validation_source)} and {len(targets)}",
@@ -420,11 +420,11 @@ class TrainingOptions:
         self._check_fine_tuning()
         self._check_tokenizer()
         if self.updates is not None and self.every is None:
-            raise ArgumentError(
+            raise argument_error(
                 "every", "be given with `updates`", received=f"updates={self.updates}, every=None"
             )
         if self.updates is not None and self.every is not None and self.updates % self.every:
-            raise ArgumentError(
+            raise argument_error(
                 "updates",
                 "be a multiple of `every`, so that the run ends with a checkpoint",
                 received=f"updates={self.updates}, every={self.every}",
@@ -433,25 +433,25 @@ class TrainingOptions:
     def _check_fine_tuning(self) -> None:
         """Raise a `ValueError` for `freeze` and `mix` that cannot be followed."""
         if self.freeze and self.init is None:
-            raise ArgumentError(
+            raise argument_error(
                 "freeze",
                 "be left out without `init`, because new weights must be trained",
                 received=str(list(self.freeze)),
             )
         if set(self.freeze) == set(PARTS):
-            raise ArgumentError(
+            raise argument_error(
                 "freeze",
                 "leave a part of the model to train",
                 received=f"{list(self.freeze)}, which is the whole model",
             )
         if self.word_vectors and self.init is not None:
-            raise ArgumentError(
+            raise argument_error(
                 ("source_embeddings", "target_embeddings"),
                 "be left out with `init`, which has embeddings",
                 received=str(list(self.word_vectors)),
             )
         if sum(share for _, share in self.mixed) >= 1:
-            raise ArgumentError(
+            raise argument_error(
                 "mix",
                 "have shares below 1 in all, because the rest is for `source`",
                 received=str(list(self.mix)),
@@ -474,9 +474,9 @@ class TrainingOptions:
         for name in fixed * bool(owner):
             value = getattr(self, name)
             if value != getattr(TrainingOptions, name):
-                raise ArgumentError(name, f"be left out for {owner}", value)
+                raise argument_error(name, f"be left out for {owner}", value)
         if self.target_tokenizer is not None and not has_file:
-            raise ArgumentError(
+            raise argument_error(
                 "target_tokenizer",
                 "be given with a file as `tokenizer`",
                 received=f"{str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}",
@@ -511,7 +511,7 @@ class TrainingOptions:
             except ValueError:
                 number = math.nan
             if not folder or not 0 < number < 1:
-                raise ArgumentError(
+                raise argument_error(
                     "mix",
                     "be CORPUS=SHARE, with a share above 0 and below 1, such as run/corpus=0.2",
                     item,
@@ -643,11 +643,11 @@ def read_options(path: str | os.PathLike[str], argument: str = "config") -> dict
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".json", ".yaml", ".yml"):
-        raise ArgumentError(argument, "end with .json, .yaml or .yml", str(path))
+        raise argument_error(argument, "end with .json, .yaml or .yml", str(path))
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE_SIZE + 1)
     if len(data) > _MAX_FILE_SIZE:
-        raise ArgumentError(
+        raise argument_error(
             argument,
             f"be a file of at most {_MAX_FILE_SIZE} bytes",
             received=f"{str(path)!r}, which has more",
@@ -670,12 +670,12 @@ def read_options(path: str | os.PathLike[str], argument: str = "config") -> dict
     except errors as error:
         is_deep = isinstance(error, RecursionError)
         problem = _TOO_DEEP if is_deep else " ".join(str(error).split())
-        raise ArgumentError(
+        raise argument_error(
             argument, f"be {format}", received=f"{str(path)!r}: {problem:.400}"
         ) from error
     values = {} if values is None and format == "YAML" else values
     if not isinstance(values, dict):
-        raise ArgumentError(
+        raise argument_error(
             argument,
             "contain a mapping of options to values",
             received=f"{str(path)!r}, which contains {values!r:.80}",
@@ -761,24 +761,24 @@ def _validated(option: Field[Any], value: Any) -> Any:
         choices = rules.get("choices", names)
         if not all(isinstance(item, str) and item in choices for item in names):
             expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
-            raise ArgumentError(name, f"be one or several of {expected}", value)
+            raise argument_error(name, f"be one or several of {expected}", value)
         return tuple(names)
     if get_origin(kind) is tuple:  # paths, or a single path
         paths = value if isinstance(value, list | tuple) else [value]
         if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
-            raise ArgumentError(name, "be a path, or several", value)
+            raise argument_error(name, "be a path, or several", value)
         return tuple(map(Path, paths))
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
-            raise ArgumentError(name, "be a path", value)
+            raise argument_error(name, "be a path", value)
     elif kind is bool:
         if not isinstance(value, bool):
-            raise ArgumentError(name, "be true or false", value)
+            raise argument_error(name, "be true or false", value)
     elif kind is str:
         choices = rules.get("choices")
         if not isinstance(value, str) or (choices is not None and value not in choices):
             expected = "a name" if choices is None else f"one of {', '.join(map(repr, choices))}"
-            raise ArgumentError(name, f"be {expected}", value)
+            raise argument_error(name, f"be {expected}", value)
     else:
         check_range(name, value, kind, **rules["limits"])
     return kind(value)

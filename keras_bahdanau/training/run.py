@@ -60,7 +60,7 @@ from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run, text_hashes
 from keras_bahdanau.training.word_vectors import set_word_vectors
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
@@ -116,7 +116,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     ```
     """
     if not isinstance(options, TrainingOptions):
-        raise ArgumentError("options", "be TrainingOptions", options)
+        raise argument_error("options", "be TrainingOptions", options)
     output, callbacks = Path(output), _checked_callbacks(callbacks)
     with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return run_training(options, output, held_out, callbacks, verbose, console)
@@ -205,7 +205,7 @@ def load_best(*runs, dtype_policy="float32"):
 def _load(path, compile):
     model = load_saved_model(path, "run", compile=compile)
     if getattr(model, "tokenizer", None) is None:
-        raise ArgumentError(
+        raise argument_error(
             "run",
             "be the folder of a run of this version of keras_bahdanau",
             received=(
@@ -248,7 +248,7 @@ def _checked_callbacks(callbacks):
     if not isinstance(callbacks, list | tuple) or not all(
         isinstance(callback, keras.callbacks.Callback) for callback in callbacks
     ):
-        raise ArgumentError("callbacks", "be Keras callbacks", callbacks)
+        raise argument_error("callbacks", "be Keras callbacks", callbacks)
     return list(callbacks)
 
 
@@ -331,7 +331,7 @@ def _check_updates(model, updates):
     """Raise a `ValueError` if the schedule of a resumed run has another number of updates."""
     scheduled = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
     if scheduled != updates:
-        raise ArgumentError(
+        raise argument_error(
             "resume",
             f"continue a run of {updates} updates, which is what these options give on "
             f"{keras.config.backend()}",
@@ -345,7 +345,7 @@ def _check_updates(model, updates):
 def _check_single_shape(dataset, dropout):
     """Raise a `ValueError` if batches differ in shape but epochs have only one batch."""
     if dropout or len(dataset.shapes) > 1:
-        raise ArgumentError(
+        raise argument_error(
             "every",
             "be at least 2 on TensorFlow for batches of several shapes, because Keras "
             "compares the first two batches of an epoch to find the variable axes",
@@ -405,7 +405,7 @@ def _check_held_out(number, sources, targets, tokenizer):
     encoded = tokenizer.encode_targets(targets)
     mark, share = tokenizer.target_mark, unknown_share(encoded)
     if mark and share > _MAX_UNKNOWN and not any(mark in text for text in targets):
-        raise ArgumentError(
+        raise argument_error(
             "validation_target",
             f"be split into pieces like the training text, with {mark!r} in some of them",
             received=(

@@ -27,7 +27,7 @@ from keras_bahdanau.run_folder import (
 )
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import TrainingOptions, read_options
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
@@ -44,7 +44,7 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options."""
     if options.target is not None and options.source.is_dir():
-        raise ArgumentError(
+        raise argument_error(
             "target",
             "be left out for a prepared corpus",
             received=f"{options.target!s} for {options.source}",
@@ -52,9 +52,9 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     validation_source, validation_target = _held_out_files(options)
     check_files(validation_source=validation_source, validation_target=validation_target)
     if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
-        raise ArgumentError("log_dir", "be a folder", received=f"{str(options.log_dir)!r}, a file")
+        raise argument_error("log_dir", "be a folder", received=f"{str(options.log_dir)!r}, a file")
     if output.exists() and not output.is_dir():
-        raise ArgumentError("output", "be a folder", received=f"{str(output)!r}, a file")
+        raise argument_error("output", "be a folder", received=f"{str(output)!r}, a file")
     if not resume:
         if options.embedding_dim is not None:  # with `init` there are no word vectors
             for path in options.word_vectors.values():
@@ -62,7 +62,7 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
         if output.exists() and not leftovers >= {*os.listdir(output)}:
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be a new folder, or `resume` be True to continue its run",
                 received=f"{str(output)!r}, which exists",
@@ -71,7 +71,7 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     path = output / OPTIONS_FILE
     if not path.exists():
         if (output / LAST_FILE).exists():
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be the folder of a run of `train` to continue",
                 received=f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}",
@@ -80,7 +80,7 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     try:
         previous = TrainingOptions.from_file(path).to_dict()
     except ValueError as error:
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be the folder of a run of this version of keras_bahdanau",
             received=f"{str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}",
@@ -94,7 +94,7 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
         if previous[name] != value and name not in ignored
     ]
     if changed:
-        raise ArgumentError(
+        raise argument_error(
             "options", f"be those of the run in {output}", received=str(", ".join(changed))
         )
     _check_texts(options, output)
@@ -110,7 +110,7 @@ def _check_texts(options: TrainingOptions, output: Path) -> None:
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
-        raise ArgumentError(
+        raise argument_error(
             "options",
             "name the texts that the run was started with",
             received=f"{', '.join(changed)}, which changed since then",
@@ -301,13 +301,13 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output
     if options.is_prepared:
         corpus = PreparedCorpus(options.source)
         if corpus.aligned and options.bpe_dropout:
-            raise ArgumentError(
+            raise argument_error(
                 "bpe_dropout",
                 "be 0 for a corpus with alignments, whose positions it changes",
                 received=str(options.bpe_dropout),
             )
         if tokenizer is not None and tokenizer != corpus.tokenizer:
-            raise ArgumentError(
+            raise argument_error(
                 "source",
                 "be a corpus with the tokenizer of `init`",
                 received=(
@@ -318,14 +318,14 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output
         tokenizer = corpus.tokenizer
     for folder, _ in mixed:
         if tokenizer is None:
-            raise ArgumentError(
+            raise argument_error(
                 "mix",
                 "be left out for text files whose tokenizer is learned, because the corpora "
                 "must have the same one; pass `init`, a tokenizer file or a prepared corpus",
                 received=str(list(options.mix)),
             )
         if PreparedCorpus(folder).tokenizer != tokenizer:
-            raise ArgumentError(
+            raise argument_error(
                 "mix",
                 "have corpora with the tokenizer of the run",
                 received=(

@@ -1208,7 +1208,7 @@ MUTATIONS = (
     ),
     Mutation(
         "temperature-may-vanish-in-float32",
-        "export/keras_bahdanau_runtime/search_limits.py",
+        "export/keras_bahdanau_runtime/search_settings.py",
         '"temperature": Range(float, 1e-6,',
         '"temperature": Range(float, 1e-60,',
         "runtime/test_search_options.py library/models/test_generation.py",

@@ -33,7 +33,7 @@ from keras_bahdanau_export.graph.passes.editing import (
     replace_value,
 )
 from keras_bahdanau_export.graph.passes.loops import copy_constants_into_loops
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 
 # Weights with fewer elements, such as the vector of an attention, are not worth the loss.
@@ -56,7 +56,7 @@ def reduce_precision(path, precision):
         ValueError: If `precision` is unknown.
     """
     if precision not in PRECISIONS:
-        raise ArgumentError("precision", f"be one of {PRECISIONS}", precision)
+        raise argument_error("precision", f"be one of {PRECISIONS}", precision)
     if precision == "float32":
         return
     model = ir.load(path)

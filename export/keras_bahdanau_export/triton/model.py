@@ -27,7 +27,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator, UnsupportedArtifactError
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
 MAX_CHARACTERS = 5000  # of a text
@@ -119,15 +119,15 @@ class TritonPythonModel:
             options = self._options(parameters)
             max_n_best = min(self.max_n_best, options.get("beam_size", self.max_n_best))
             if type(n_best) is not int or not 1 <= n_best <= max_n_best:
-                raise ArgumentError("n_best", f"be an int from 1 to {max_n_best}", n_best)
+                raise argument_error("n_best", f"be an int from 1 to {max_n_best}", n_best)
             if not isinstance(alignments, bool):
-                raise ArgumentError("alignments", "be a bool", alignments)
+                raise argument_error("alignments", "be a bool", alignments)
             texts = _texts(request, "text")
             prefixes = _texts(request, "prefix") or [""] * len(texts)
             required = _texts(request, "required") or [""] * len(texts)
             for name, values in (("prefix", prefixes), ("required", required)):
                 if len(values) != len(texts):
-                    raise ArgumentError(
+                    raise argument_error(
                         name,
                         f"have one item for each of {len(texts)} texts",
                         received=str(len(values)),
@@ -183,7 +183,7 @@ def _texts(request, name):
     texts = [] if tensor is None else [text.decode("utf-8") for text in tensor.as_numpy().ravel()]
     longest = max(map(len, texts), default=0)
     if longest > MAX_CHARACTERS:
-        raise ArgumentError(
+        raise argument_error(
             name, f"have at most {MAX_CHARACTERS} characters each", received=str(longest)
         )
     return texts
@@ -192,5 +192,5 @@ def _texts(request, name):
 def _json_list(name, text):
     items = json.loads(text) if isinstance(text, str) else text
     if not isinstance(items, list):
-        raise ArgumentError(name, "be a JSON list", text)
+        raise argument_error(name, "be a JSON list", text)
     return items

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.files import atomic_folder, folder_name
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, read_unreplaced
 from keras_bahdanau_runtime.session import CPU, open_graph
@@ -125,7 +125,7 @@ def triton_repository(
         As `write_triton_repository`; errors of the arguments are raised before the block runs.
     """
     if not _NAME.fullmatch(name):
-        raise ArgumentError(
+        raise argument_error(
             "name",
             "be at most 100 letters, digits, '_', '-' and '.', and must not begin with '.' or '-'",
             name,

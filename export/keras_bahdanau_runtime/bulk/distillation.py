@@ -23,7 +23,7 @@ from keras_bahdanau_runtime.bulk.file import (
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
 from keras_bahdanau_runtime.text.corpus import UNDECODABLE, UTF_8, iterate_lines
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, iterate_pairs
@@ -52,9 +52,9 @@ def check_texts(
         ValueError, OSError: As `distill_texts`.
     """
     if not sources:
-        raise ArgumentError("sources", "contain a file", received="none")
+        raise argument_error("sources", "contain a file", received="none")
     if references and len(references) != len(sources):
-        raise ArgumentError(
+        raise argument_error(
             "references",
             "contain one file for each of `sources`",
             received=f"{len(references)} for {len(sources)}",
@@ -62,14 +62,14 @@ def check_texts(
     if n_best is not None:
         check_positive(n_best=n_best)
         if not references and not pairs:
-            raise ArgumentError(
+            raise argument_error(
                 "n_best",
                 "be used with `references`, which select one of the translations",
                 received=f"{n_best} without references",
             )
     if pairs:
         if references:
-            raise ArgumentError(
+            raise argument_error(
                 "references",
                 "be left out with `pairs`, whose files have both sides",
                 received=str([str(path) for path in references]),
@@ -78,7 +78,7 @@ def check_texts(
     for name, paths in (("sources", sources), ("references", references)):
         for path in paths:
             if not is_text(path):
-                raise ArgumentError(name, "be files of lines of text", str(path))
+                raise argument_error(name, "be files of lines of text", str(path))
     if text_format.encoding == UTF_8:  # lines that are not UTF-8 are counted, and left out later
         counts = [Lines(path).count() for path in sources]
     else:
@@ -86,7 +86,7 @@ def check_texts(
     for source, reference, count in zip(sources, references, counts, strict=False):
         lines = sum(1 for _ in text_format.lines(reference, warn=True))
         if lines != count:
-            raise ArgumentError(
+            raise argument_error(
                 "references",
                 "have a line for each line of `sources`",
                 received=f"{lines} in {reference}, {count} in {source}",
@@ -245,7 +245,7 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
         texts = [SOURCE_FILE, TARGET_FILE, *(file.name for file in folder.glob("translations-*"))]
         for name in texts:
             if (folder / name).exists():
-                raise ArgumentError(
+                raise argument_error(
                     "folder",
                     "be a new folder, or have a record of what its texts were made from",
                     received=(
@@ -261,7 +261,7 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{path}: expected a JSON object. Received: {error}") from error
     for name, value in settings.items():
         if previous.get(name) != value:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 f"be the one that {folder} was started with, {previous.get(name)!r}",
                 received=f"{value!r}. Remove the folder to start again.",
@@ -317,7 +317,7 @@ def _write_pairs(pairs: Iterator[tuple[str, str]], source_path: Path, target_pat
                 target_file.write(target + "\n")
                 written += 1
         if not written:
-            raise ArgumentError(
+            raise argument_error(
                 "sources", "contain a sentence that the teacher can translate", received="none"
             )
     return written

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import (
     add_path_to_errors,
     file_sha256,
@@ -128,7 +128,7 @@ class Journal:
         for name in [*self._settings, *settings]:
             value = self._settings.get(name)
             if settings.get(name) != value:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     f"be the value that {self._subject} was started with, {settings.get(name)!r}",
                     received=f"{value!r}. Remove {self._subject} to start again.",
@@ -229,7 +229,7 @@ def translate_file(
     if exists:
         is_source = isinstance(source, Path) and output.samefile(source)
         if not resume or is_source or not output.is_file():
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be a new file",
                 received=f"{str(output)!r}, which {'is the source' if is_source else 'exists'}",
@@ -237,12 +237,12 @@ def translate_file(
     record = record_path(output)
     for path in (partial, journal_path, record):
         if isinstance(source, Path) and path.exists() and path.samefile(source):
-            raise ArgumentError(
+            raise argument_error(
                 "output", f"be a file whose {path.name} is not the source", str(output)
             )
     check_positive(window=window)
     if records.values == "text" and not output_format.is_plain:
-        raise ArgumentError(
+        raise argument_error(
             "output_format",
             "be plain for .csv, .tsv and .parquet, whose new column contains texts",
             received=str(output_format),
@@ -252,7 +252,7 @@ def translate_file(
     constraints = {name: values for name, values in values_by_name.items() if values is not None}
     for name, values in constraints.items():
         if stop is None:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 "be used with a file, whose rows can be counted",
                 received=f"{len(values)} for a stream",
@@ -294,7 +294,7 @@ def translate_file(
     )
     with _lock_partial(partial, journal, resume):
         if output.exists():
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be a new file",
                 received=f"{str(output)!r}, which another process has written meanwhile",
@@ -327,7 +327,7 @@ def _check_finished(
     advice = f"Remove {output} to start again."
     record = journal.read_finished()
     if record is None:
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be a new file, or have a record of what it was made from",
             received=f"{str(output)!r}, which exists without {journal.path.name}. {advice}",
@@ -339,13 +339,13 @@ def _check_finished(
         _add_row(digest, row)
     if rows != position.rows or records.fingerprint(digest.hexdigest()) != finished.source:
         counts = "" if rows == position.rows else f": {rows} instead of {position.rows}"
-        raise ArgumentError(
+        raise argument_error(
             "source",
             f"contain the rows that {output} was made from",
             received=f"other rows{counts}. {advice}",
         )
     if file_sha256(output) != finished.output:
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be a new file, or unchanged since it was written",
             received=f"{str(output)!r}, which has changed. {advice}",
@@ -383,7 +383,7 @@ class _Job:
         for row in itertools.islice(rows, position.rows):
             _add_row(digest, row)
         if position.rows and digest.hexdigest() != position.digest:
-            raise ArgumentError(
+            raise argument_error(
                 "source",
                 f"begin with the {position.rows} rows that {journal.path} was written for",
                 received="other rows. Remove it to start again.",
@@ -470,14 +470,14 @@ def _lock_partial(partial: Path, journal: Journal, resume: bool) -> Iterator[Non
     partial.touch()
     with try_lock(partial) as is_locked:
         if not is_locked:
-            raise ArgumentError(
+            raise argument_error(
                 "output",
                 "be written by one process",
                 received=f"{partial}, which another process writes",
             )
         try:
             if not resume and journal.path.exists():
-                raise ArgumentError(
+                raise argument_error(
                     "resume",
                     "be True to continue an interrupted file",
                     received=f"{resume}, and {journal.path} exists. Remove it to start again.",
@@ -495,10 +495,12 @@ def _shard_rows(
     """Return the first row of a shard and the row after its last, `None` for a stream."""
     index, count = shard
     if not 1 <= index <= count:
-        raise ArgumentError("shard", "be (i, n) with i from 1 to n", received=f"({index}, {count})")
+        raise argument_error(
+            "shard", "be (i, n) with i from 1 to n", received=f"({index}, {count})"
+        )
     if is_stream:
         if count > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "shard",
                 "be used with a file, whose rows can be counted",
                 received=f"{index}/{count} for a stream",

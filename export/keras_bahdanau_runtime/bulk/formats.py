@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 from keras_bahdanau_runtime.translation import Translation
 
@@ -52,7 +52,7 @@ class OutputFormat:
         if self.n_best is not None:
             check_positive(n_best=self.n_best)
         if self.alignments not in (None, *ALIGNMENTS):
-            raise ArgumentError("alignments", f"be one of {ALIGNMENTS}", self.alignments)
+            raise argument_error("alignments", f"be one of {ALIGNMENTS}", self.alignments)
 
     @property
     def is_plain(self) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
-from keras_bahdanau_runtime.errors import ArgumentError, quote, require
+from keras_bahdanau_runtime.errors import argument_error, quote, require
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.corpus import (
     MAX_LINE,
@@ -158,14 +158,14 @@ def open_records(
     """
     kind = _kind("source", source)
     if _kind("output", output) is not kind:
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be of the kind of the source: .csv, .tsv, .jsonl, .parquet or lines of text",
             received=f"{str(output)!r} for {name_of(source)!r}",
         )
     compression = file_kind(output).compression
     if compression not in (None, "gzip"):
-        raise ArgumentError(
+        raise argument_error(
             "output",
             "be uncompressed, or end with .gz",
             received=f"{str(output)!r}, which names another compression",
@@ -174,7 +174,7 @@ def open_records(
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
-                raise ArgumentError(
+                raise argument_error(
                     name,
                     "be used only with .csv, .tsv, .jsonl and .parquet",
                     received=f"{column!r} for lines of text",
@@ -182,7 +182,7 @@ def open_records(
         return Lines(source, compress)
     if kind is TabSeparated:
         if output_column is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "output_column",
                 "be left out for tab-separated text, which has no names of columns",
                 output_column,
@@ -191,7 +191,7 @@ def open_records(
     column = TEXT if text_column is None else text_column
     new_column = TRANSLATION if output_column is None else output_column
     if column == new_column:
-        raise ArgumentError(
+        raise argument_error(
             ("text_column", "output_column"),
             "be different columns",
             received=f"{column!r} for both",
@@ -218,7 +218,7 @@ def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
     kinds = {"csv": Csv, "tsv": TabSeparated, "jsonl": JsonLines, "parquet": Parquet}
     kind = file_kind(source).format if isinstance(source, Path) else None
     if kind not in kinds:
-        raise ArgumentError(
+        raise argument_error(
             name,
             "be lines of text, .csv, .tsv, .jsonl or .parquet",
             received=f"{str(source)!r}, the name of another format",
@@ -313,7 +313,7 @@ class JsonLines(Lines):
             blank += not row.key.strip()
             missing += row.error == self._missing
         if 0 < missing == rows - blank:
-            raise ArgumentError(
+            raise argument_error(
                 "text_column",
                 f"be a key of the objects in {self._source}",
                 received=f"{self._column!r}, which no object has",
@@ -334,7 +334,7 @@ class JsonLines(Lines):
         if not isinstance(record, dict):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
         if self._new_column in record:
-            raise ArgumentError(
+            raise argument_error(
                 "output_column",
                 "be a new key",
                 received=f"{self._new_column!r}, which {self._source}, line {number}, already has",
@@ -388,7 +388,7 @@ class TabSeparated(Lines):
     def __init__(self, source: Path, column: str | None, compress: bool = False) -> None:
         super().__init__(source, compress)
         if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise ArgumentError(
+            raise argument_error(
                 "text_column",
                 "be a number from 1 for tab-separated text, which has no names of columns",
                 received=f"{column!r} for {str(source)!r}",
@@ -437,13 +437,13 @@ class Csv(Lines):
         if isinstance(names, csv.Error):
             raise ValueError(f"{source}, line 1: expected CSV. Received: {names}")
         if names.count(column) != 1:
-            raise ArgumentError(
+            raise argument_error(
                 "text_column",
                 f"be one column of {source}, whose first row is {quote(names)}",
                 column,
             )
         if new_column in names:
-            raise ArgumentError(
+            raise argument_error(
                 "output_column",
                 "be a new column",
                 received=f"{new_column!r}, which {source} already has",
@@ -559,7 +559,7 @@ class Parquet:
         types, names = self._arrow.types, schema.names
         self._path = [column] if column in names else column.split(".")
         if names.count(self._path[0]) > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "text_column",
                 f"be one column of {source}",
                 received=f"{column!r}, the name of {names.count(self._path[0])}",
@@ -567,7 +567,7 @@ class Parquet:
         kind = self._arrow.struct(schema)
         for name in self._path:
             if not types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise ArgumentError(
+                raise argument_error(
                     "text_column",
                     f"be a column of {source}, one of {quote(self._leaves(schema))}",
                     column,
@@ -575,11 +575,11 @@ class Parquet:
             kind = kind.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-            raise ArgumentError(
+            raise argument_error(
                 "text_column", "be a column of strings", received=f"{column!r} of {kind}"
             )
         if new_column in names:
-            raise ArgumentError(
+            raise argument_error(
                 "output_column",
                 "be a new column",
                 received=f"{new_column!r}, which {source} already has",

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.pictures.words import checked_weights
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -34,7 +34,7 @@ _CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "FULLWIDTH", "IDEOGRAPHIC", "BO
 def check_style(style: str) -> None:
     """Raise a `ValueError` for an unknown style."""
     if style not in _STYLES:
-        raise ArgumentError("style", f"be one of {_STYLES}", style)
+        raise argument_error("style", f"be one of {_STYLES}", style)
 
 
 def check_suffix(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
@@ -53,7 +53,7 @@ def check_suffix(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
     kinds.discard("pgf")  # text for LaTeX, which must be installed to write it
     if suffix and suffix[1:].lower() not in kinds:
         supported = ", ".join(f".{kind}" for kind in sorted(kinds))
-        raise ArgumentError("path", f"end in one of {supported}", os.fspath(path))
+        raise argument_error("path", f"end in one of {supported}", os.fspath(path))
 
 
 def checked_panels(
@@ -67,16 +67,16 @@ def checked_panels(
     """
     for panel in alignments:
         if not isinstance(panel, (tuple, list)) or len(panel) != 3:
-            raise ArgumentError(
+            raise argument_error(
                 "alignments",
                 "hold (alignment, source tokens, target tokens) for each sentence",
                 panel,
             )
     panels = [(checked_weights(*panel), *panel[1:]) for panel in alignments]
     if not panels:
-        raise ArgumentError("alignments", "hold an alignment", received="none")
+        raise argument_error("alignments", "hold an alignment", received="none")
     if titles is not None and len(titles) != len(panels):
-        raise ArgumentError(
+        raise argument_error(
             "titles", f"hold a line for each alignment, {len(panels)}", received=str(len(titles))
         )
     return panels

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.pictures.figures import (
     Panel,
     arrange_and_save,
@@ -93,7 +93,7 @@ def plot_alignments(
     families = font_families([*texts, *map(printable, titles or ())])
     for number, (_, *sides) in enumerate(panels):
         if not all(sides):
-            raise ArgumentError(
+            raise argument_error(
                 "alignments",
                 "have words on both sides",
                 received=f"none on one side of alignments[{number}]",
@@ -180,7 +180,7 @@ def plot_image_alignment(
     check_positive(columns=columns)
     weights = np.asarray(alignment, dtype="float32")
     if weights.ndim != 3 or len(weights) != len(tokens) or 0 in weights.shape:
-        raise ArgumentError(
+        raise argument_error(
             "alignment",
             f"be (target tokens, rows, columns) with {len(tokens)} target tokens",
             received=f"shape {weights.shape}",
@@ -231,7 +231,7 @@ def _checked_image(image: ArrayLike) -> NDArray[np.float32]:
     is_gray = array.ndim == 3 and array.shape[-1] == 1
     picture = array[..., 0] if is_gray else array
     if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (3,)) or 0 in picture.shape:
-        raise ArgumentError(
+        raise argument_error(
             "image",
             "be (height, width), (height, width, 1) or (height, width, 3)",
             received=f"shape {array.shape}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import SPECIAL
 
 # Scripts without spaces between words, by the Unicode names of their letters.
@@ -108,7 +108,7 @@ def checked_weights(
     weights = np.asarray(alignment, dtype="float32")
     expected = (len(target_tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ArgumentError(
+        raise argument_error(
             "alignment",
             f"be (target tokens, source tokens), {expected}",
             received=f"shape {weights.shape}",

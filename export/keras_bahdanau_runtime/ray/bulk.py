@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.bulk.file import (
     translate_file,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError, RunError, require
+from keras_bahdanau_runtime.errors import ArtifactError, RunError, argument_error, require
 from keras_bahdanau_runtime.files import claim_folder, fsync
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.search_options import SearchOptions
@@ -92,9 +92,9 @@ def translate_folder(
     source, output, artifact = source.resolve(), output.resolve(), artifact.resolve()
     names = sorted(path.name for path in source.iterdir() if _is_source_file(path))
     if not names:
-        raise ArgumentError("source", "be a folder of files", received=str(source))
+        raise argument_error("source", "be a folder of files", received=str(source))
     if source == output:
-        raise ArgumentError("output", "be another folder", received=str(output))
+        raise argument_error("output", "be another folder", received=str(output))
     options = {
         "text_column": text_column,
         "output_column": output_column,

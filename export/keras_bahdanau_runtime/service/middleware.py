@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics
 
@@ -51,17 +51,17 @@ class ApiKeys:
         try:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except UnicodeDecodeError as error:
-            raise ArgumentError("api_key_file", "be UTF-8", received=f"{path}, {error}") from error
+            raise argument_error("api_key_file", "be UTF-8", received=f"{path}, {error}") from error
         for number, line in enumerate(lines, 1):
             if not (line.isascii() and line.isprintable()):
-                raise ArgumentError(
+                raise argument_error(
                     "api_key_file",
                     "contain keys of printable ASCII characters",
                     received=f"{path}, with other characters in line {number}",
                 )
         keys = [line for line in lines if line]
         if not keys:
-            raise ArgumentError("api_key_file", "contain a key", received=f"{path}, empty")
+            raise argument_error("api_key_file", "contain a key", received=f"{path}, empty")
         return cls(keys)
 
     def check(self, headers: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import logging
 import reprlib
@@ -23,7 +22,6 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.scoring import TargetScore, decode_score
-from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.search_options import (
     NO_CONSTRAINTS,
     Constraints,
@@ -34,6 +32,7 @@ from keras_bahdanau_runtime.search_options import (
     encode_constraints,
     text_constraints,
 )
+from keras_bahdanau_runtime.search_settings import RANGES
 from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
@@ -49,6 +48,7 @@ from keras_bahdanau_runtime.session import run_arrays
 from keras_bahdanau_runtime.signature import (
     OPTIONS,
     SCORE_FILE,
+    SETTINGS,
     STEP_FILE,
     TRANSLATE,
     num_hypotheses,
@@ -74,9 +74,8 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 # Parameters of the protocol that a text model ignores.
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
-_OPTION_NAMES = {field.name for field in dataclasses.fields(SearchOptions)}
 _PARAMETERS = {
-    *_OPTION_NAMES,
+    *SETTINGS,
     *_PROTOCOL_PARAMETERS,
     *("n_best", "alignments", "timeout", "suppressed", "disable_unknown"),
 }
@@ -956,7 +955,7 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
     A number with a fraction may also be a str, because Triton's gRPC client refuses floats.
     """
     values = {}
-    for name in _OPTION_NAMES & parameters.keys():
+    for name in parameters.keys() & {*SETTINGS}:
         if RANGES[name].kind is int:
             values[name] = get_parameter(parameters, name, (int,), None)
             continue

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError, ArtifactError
+from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.manifest import Manifest, is_run, read_unreplaced
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -69,12 +69,12 @@ class Repository:
         self._threads = model_threads
         for name in sources:
             if not _NAME.fullmatch(name):
-                raise ArgumentError(
+                raise argument_error(
                     "sources", "have names of letters, digits, '.', '_' and '-'", name
                 )
         duplicates = {name + _GRAPH_SUFFIX for name in sources} & set(sources)
         if duplicates:
-            raise ArgumentError(
+            raise argument_error(
                 "sources",
                 f"not have the names {sorted(duplicates)}, which are those of graph models",
                 received=str(sorted(sources)),
@@ -288,7 +288,7 @@ class Repository:
                 if child.name.isascii() and child.name.isdigit() and child.is_dir()
             }
         if not folders:
-            raise ArgumentError(
+            raise argument_error(
                 "sources",
                 "be artifacts, or folders with artifacts whose names are version numbers",
                 received=str(path),

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from keras_bahdanau_runtime.checks import check_text
-from keras_bahdanau_runtime.search_limits import RANGES
 from keras_bahdanau_runtime.search_options import SearchOptions
+from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
 from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
@@ -22,19 +22,7 @@ def _check_encodable(text: str) -> str:
 
 _Text = Annotated[str, AfterValidator(_check_encodable)]
 RequestBody = TypeVar("RequestBody", bound="_TextBody")
-_OPTIONS = {field.name for field in dataclasses.fields(SearchOptions)}
 _CONSTRAINTS = {"prefix", "required", "suppressed", "disable_unknown"}
-
-
-def _option(name: str, description: str) -> Any:
-    """Return the field of a search option, which is checked later: its range depends on the model.
-
-    Args:
-        name: Name of the option. The OpenAPI document has the range of all models.
-        description: As for all fields.
-    """
-    limits: dict[str, Any] = {"minimum": RANGES[name].low, "maximum": RANGES[name].high}
-    return Field(None, description=f"{description}, or null", json_schema_extra=limits)
 
 
 class _Body(BaseModel):
@@ -91,31 +79,31 @@ class _TextsBody(_TextBody):
         return value if has_list else [value]
 
 
-class TranslateRequest(_TextsBody):
+def _option(setting: dataclasses.Field[Any]) -> tuple[Any, Any]:
+    """Return the type and the field of a search option.
+
+    Its range is checked later, because it depends on the model. The OpenAPI document has the range
+    of all models.
+    """
+    kind, low, high = setting.metadata["range"]
+    description = f"{setting.metadata['range'].noun}, the {setting.metadata['meaning']}, or null"
+    limits: dict[str, Any] = {"minimum": low, "maximum": high}
+    return kind | None, Field(None, description=description, json_schema_extra=limits)
+
+
+_OPTIONS: dict[str, Any] = {
+    setting.name: _option(setting) for setting in dataclasses.fields(SearchSettings)
+}
+_OptionsBody: Any = create_model("_OptionsBody", __base__=_TextsBody, **_OPTIONS)
+
+
+class TranslateRequest(_OptionsBody):  # type: ignore[misc]
     """Body of a request to `/translate`."""
 
     n_best: int = Field(
         1, ge=1, description="an int of at least 1, the maximum number of translations per text"
     )
     alignments: bool = Field(False, description="a bool, whether to return the attention weights")
-    beam_size: int | None = _option("beam_size", "an int, the number of live hypotheses")
-    length_penalty: float | None = _option("length_penalty", "a number, the exponent of the length")
-    coverage_penalty: float | None = _option(
-        "coverage_penalty", "a number, the weight of the coverage penalty"
-    )
-    min_length: int | None = _option("min_length", "an int, the smallest number of output tokens")
-    max_length: int | None = _option("max_length", "an int, the largest number of output tokens")
-    no_repeat_ngram: int | None = _option(
-        "no_repeat_ngram", "an int, the length of n-grams that may not occur twice"
-    )
-    repetition_penalty: float | None = _option(
-        "repetition_penalty", "a number, the factor of the log-probability of repeated tokens"
-    )
-    temperature: float | None = _option("temperature", "a number, for a search that samples")
-    top_k: int | None = _option(
-        "top_k", "an int, the number of most probable tokens to sample from"
-    )
-    top_p: float | None = _option("top_p", "a number, the probability mass to sample from")
     prefix: _Text | list[_Text | None] | None = Field(
         None,
         description="a text, the beginning of the translation, or null; with a list of texts, a "
@@ -136,7 +124,7 @@ class TranslateRequest(_TextsBody):
     @property
     def options(self) -> SearchOptions:
         """The options of the search."""
-        names = self.model_fields_set & _OPTIONS
+        names = self.model_fields_set & _OPTIONS.keys()
         return (
             SearchOptions(**{name: getattr(self, name) for name in names}) if names else NO_OPTIONS
         )

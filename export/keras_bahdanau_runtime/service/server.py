@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
@@ -82,9 +82,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ArgumentError("sources", "name an artifact", received="none")
+            raise argument_error("sources", "name an artifact", received="none")
         if self.host not in _LOCAL_HOSTS and self.api_key_file is None and not self.no_auth:
-            raise ArgumentError(
+            raise argument_error(
                 "host",
                 f"be one of {_LOCAL_HOSTS} without keys",
                 received=(
@@ -93,13 +93,13 @@ class Settings:
                 ),
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ArgumentError(
+            raise argument_error(
                 ("tls_certificate", "tls_key"), "be passed together", received="one of them"
             )
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_certificate(self.tls_certificate, self.tls_key)
         if self.log_format not in ("text", "json"):
-            raise ArgumentError("log_format", 'be "text" or "json"', self.log_format)
+            raise argument_error("log_format", 'be "text" or "json"', self.log_format)
         check_positive(batch_size=self.batch_size, processes=self.processes)
         for name in ("watch", "grace", "max_wait"):
             check_range(name, getattr(self, name), float, 0)
@@ -107,7 +107,7 @@ class Settings:
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), int, 0, 65535)
         if self.processes > 1 and self.grpc_port == 0:
-            raise ArgumentError(
+            raise argument_error(
                 "grpc_port", "be a number, or None, with several processes", received="0"
             )
 
@@ -369,7 +369,7 @@ def _check_certificate(certificate: Path, key: Path) -> None:
         # With an empty password OpenSSL does not prompt for one in the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
-        raise ArgumentError(
+        raise argument_error(
             ("tls_certificate", "tls_key"),
             "be PEM files of a certificate chain and of its key, not encrypted",
             received=f"{certificate} and {key}, {error}",

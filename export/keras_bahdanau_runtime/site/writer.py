@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_text
-from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
 from keras_bahdanau_runtime.operators import remove_defaults
@@ -108,7 +108,7 @@ def write_site(
     """
     check_positive(max_characters=max_characters, max_tokens=max_tokens)
     if not artifacts:
-        raise ArgumentError("artifacts", "have an artifact", received="none")
+        raise argument_error("artifacts", "have an artifact", received="none")
     for example in examples:
         check_text("examples", example)
     models = {name: read_unreplaced(folder, _read_model) for name, folder in artifacts.items()}
@@ -183,7 +183,7 @@ def _read_model(manifest: Manifest) -> _Model:
             f"{folder}: the search samples, which a site cannot do. Export a beam search."
         )
     if TOKENIZER_FILE not in manifest.files:
-        raise ArgumentError(
+        raise argument_error(
             "artifacts",
             "have artifacts with a tokenizer",
             received=f"{folder}, which was exported without one",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import EOS, SPECIAL
 
 Link = tuple[int, int]
@@ -37,7 +37,7 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
     """
     weights = np.asarray(alignment, dtype="float64")
     if weights.ndim != 2:
-        raise ArgumentError(
+        raise argument_error(
             "alignment",
             "be (target positions, source positions)",
             received=f"shape {weights.shape}",
@@ -87,7 +87,7 @@ def text_links(
     weights = np.asarray(alignment, dtype="float64")
     expected = (len(target_tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ArgumentError(
+        raise argument_error(
             "alignment",
             f"be (target tokens, source tokens), {expected}",
             received=f"shape {weights.shape}",
@@ -214,7 +214,7 @@ def replace_unknowns(
     weights = np.asarray(alignment, dtype="float64")
     expected = (len(tokens), len(source_tokens))
     if weights.shape != expected:
-        raise ArgumentError(
+        raise argument_error(
             "alignment", f"be (target words, source words), {expected}", received=str(weights.shape)
         )
     aligned = {target: source_tokens[source] for source, target in hard_alignment(weights)}

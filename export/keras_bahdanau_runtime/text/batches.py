@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -39,7 +39,7 @@ def pad(
     [[5, 6, 3, 0], [3, 0, 0, 0]]
     """
     if not len(sequences):
-        raise ArgumentError("sequences", "hold at least one list of ids", received="none")
+        raise argument_error("sequences", "hold at least one list of ids", received="none")
     check_range("bucket", bucket, int, 1)
     if max_length is not None:
         check_range("max_length", max_length, int, 1)

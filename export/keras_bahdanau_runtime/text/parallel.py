@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
-from keras_bahdanau_runtime.errors import ArgumentError, quote
+from keras_bahdanau_runtime.errors import argument_error, quote
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
@@ -91,16 +91,16 @@ class TextFormat:
         for name in ("source_column", "target_column"):
             column = getattr(self, name)
             if column is not None and (not isinstance(column, str) or not column):
-                raise ArgumentError(name, "be a name", column)
+                raise argument_error(name, "be a name", column)
         if self.on_bad_line not in BAD_LINE_ACTIONS:
-            raise ArgumentError("on_bad_line", f"be one of {BAD_LINE_ACTIONS}", self.on_bad_line)
+            raise argument_error("on_bad_line", f"be one of {BAD_LINE_ACTIONS}", self.on_bad_line)
         try:
             b"".decode(self.encoding)
             "\n".encode(self.encoding)
             if codecs.lookup(self.encoding).name == UTF_8:  # such as "UTF8"
                 object.__setattr__(self, "encoding", UTF_8)
         except (LookupError, TypeError, ValueError) as error:
-            raise ArgumentError(
+            raise argument_error(
                 "encoding", "be the name of an encoding, such as utf-8 or latin-1", self.encoding
             ) from error
 
@@ -250,7 +250,7 @@ def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
     for name, default in (("source_column", "1"), ("target_column", "2")):
         column = getattr(text_format, name) or default
         if not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise ArgumentError(name, "be a number from 1 for tab-separated text", column)
+            raise argument_error(name, "be a number from 1 for tab-separated text", column)
         indices.append(int(column) - 1)
     return indices[0], indices[1]
 
@@ -316,7 +316,7 @@ def allow_long_cells() -> None:
 
 def _csv_column(name: str, header: list[str], column: str) -> int:
     if header.count(column) != 1:
-        raise ArgumentError(
+        raise argument_error(
             ("source_column", "target_column"),
             f"be columns of {name}, one of {quote(header)}",
             column,
@@ -351,7 +351,7 @@ def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Ite
         tops = file.schema_arrow.names
         for column in text_format.columns:
             if columns.count(column) != 1 or tops.count(column.split(".")[0]) > 1:
-                raise ArgumentError(
+                raise argument_error(
                     ("source_column", "target_column"),
                     f"be columns of {name}, one of {quote(columns)}",
                     column,
@@ -417,7 +417,7 @@ def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterato
     name = name_of(source)
     languages = text_format.source_column, text_format.target_column
     if None in languages:
-        raise ArgumentError(
+        raise argument_error(
             ("source_column", "target_column"),
             "be language codes for TMX, such as en",
             received=f"{languages[0]!r} and {languages[1]!r} for {name}",

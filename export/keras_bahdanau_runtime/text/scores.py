@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 
 
 def corpus_scores(
@@ -30,7 +30,7 @@ def corpus_scores(
     """
     for texts in (references, *more_references):
         if len(translations) != len(texts) or not texts:
-            raise ArgumentError(
+            raise argument_error(
                 ("translations", "references"),
                 "have the same length, at least 1",
                 received=f"{len(translations)} and {len(texts)}",
@@ -58,14 +58,14 @@ def bleu_metric(tokenize: str, is_for_sentences: bool = False) -> Any:
     """
     sacrebleu = require("sacrebleu", extra="text")
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
-        raise ArgumentError("tokenize", f"be one of {sorted(sacrebleu.BLEU.TOKENIZERS)}", tokenize)
+        raise argument_error("tokenize", f"be one of {sorted(sacrebleu.BLEU.TOKENIZERS)}", tokenize)
     try:
         # `force` turns off a warning about text that looks tokenized.
         return sacrebleu.BLEU(
             tokenize=tokenize, force=tokenize == "none", effective_order=is_for_sentences
         )
     except (ImportError, RuntimeError) as error:
-        raise ArgumentError(
+        raise argument_error(
             "tokenize",
             "name an installed tokenizer",
             received=f"{tokenize!r}, for which sacrebleu says: {' '.join(str(error).split())}",

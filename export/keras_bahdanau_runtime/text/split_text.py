@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_text
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.ids import EOS, SPECIAL, UNK
 from keras_bahdanau_runtime.text.pieces import META_SPACE
 from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
@@ -58,7 +58,7 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
             a file may have.
     """
     if len(pieces) > MAX_VOCABULARY_SIZE - len(SPECIAL):
-        raise ArgumentError(
+        raise argument_error(
             name,
             f"have at most {MAX_VOCABULARY_SIZE - len(SPECIAL)} pieces",
             received=str(len(pieces)),
@@ -66,17 +66,17 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
     for index, piece in enumerate(pieces):
         check_text(f"{name}[{index}]", piece)
         if len(piece) > _MAX_PIECE:
-            raise ArgumentError(
+            raise argument_error(
                 f"{name}[{index}]",
                 f"have at most {_MAX_PIECE} characters",
                 received=str(len(piece)),
             )
         if strict and (not piece or " " in piece):
-            raise ArgumentError(f"{name}[{index}]", "be a piece without spaces", piece)
+            raise argument_error(f"{name}[{index}]", "be a piece without spaces", piece)
     limit = 1 if strict else 2
     for piece, count in Counter(pieces).most_common(1):
         if count > limit:
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 f"contain each piece {'once' if strict else 'at most twice'}",
                 received=f"{piece!r:.80} {count} times",
@@ -93,7 +93,7 @@ def piece_tokenizer(name: str, pieces: Sequence[str], strict: bool = True) -> An
         if piece and " " not in piece and last_ids[piece] == index:
             [(spelled, _)] = byte_level.pre_tokenize_str(piece)
         if spelled in vocabulary:
-            raise ArgumentError(name, "contain a piece with spaces once", piece)
+            raise argument_error(name, "contain a piece with spaces once", piece)
         vocabulary[spelled] = index
     tokenizer = lib.Tokenizer(lib.models.WordLevel(vocabulary, unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
-from keras_bahdanau_runtime.errors import ArgumentError, require
+from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.text.charsmap import CharacterMap
@@ -220,7 +220,7 @@ class Tokenizer:
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
-                raise ArgumentError(name, "hold a sentence", texts)
+                raise argument_error(name, "hold a sentence", texts)
         if kind == "bytes":
             vocabulary_size = MIN_VOCABULARY_SIZE
         settings = vocabulary_size, min_frequency, normalization, kind
@@ -588,9 +588,9 @@ class Tokenizer:
             try:
                 index = operator.index(value)
             except TypeError as error:
-                raise ArgumentError("ids", "be ints", value) from error
+                raise argument_error("ids", "be ints", value) from error
             if not 0 <= index < self.target_vocabulary_size:
-                raise ArgumentError(
+                raise argument_error(
                     "ids", f"hold ids in [0, {self.target_vocabulary_size})", received=str(index)
                 )
             if index not in (PAD, BOS):
@@ -629,13 +629,13 @@ def _encode_many(
 def check_normalization(normalization: Any) -> None:
     """Raise a `ValueError` unless this is a supported Unicode form or `None`."""
     if normalization is not None and normalization not in NORMALIZATIONS:
-        raise ArgumentError("normalization", f"be one of {NORMALIZATIONS}, or None", normalization)
+        raise argument_error("normalization", f"be one of {NORMALIZATIONS}, or None", normalization)
 
 
 def check_kind(kind: Any) -> None:
     """Raise a `ValueError` unless this is a kind of pieces that can be learned."""
     if kind not in KINDS:
-        raise ArgumentError("kind", f"be one of {KINDS}", kind)
+        raise argument_error("kind", f"be one of {KINDS}", kind)
 
 
 def _parse_json(contents: bytes, path: str | os.PathLike[str]) -> Any:

@@ -9,7 +9,7 @@ from keras import ops
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Maximum number of floats in the hidden layer (B, chunk, Tx, U) of one chunk by default: 4 MiB.
 _CHUNK_FLOATS = 2**20
@@ -90,7 +90,7 @@ class BahdanauAttention(ScoredAttention):
         if chunk_size is not None:
             check_positive(chunk_size=chunk_size)
         if units % num_heads:
-            raise ArgumentError("num_heads", f"divide `units`, {units}", received=str(num_heads))
+            raise argument_error("num_heads", f"divide `units`, {units}", received=str(num_heads))
         self.units = units
         self.use_bias = use_bias
         self.normalize = normalize
@@ -100,7 +100,7 @@ class BahdanauAttention(ScoredAttention):
         self.score_initializer = keras.initializers.get(score_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         if normalize and isinstance(self.score_initializer, keras.initializers.Zeros):
-            raise ArgumentError(
+            raise argument_error(
                 "score_initializer",
                 "not be zeros with `normalize`, because v / |v| is undefined for v = 0",
                 score_initializer,
@@ -119,7 +119,7 @@ class BahdanauAttention(ScoredAttention):
         if self.num_heads > 1:
             width = self._value_width
             if width % self.num_heads:
-                raise ArgumentError(
+                raise argument_error(
                     "num_heads",
                     f"divide the width of the values, {width}",
                     received=str(self.num_heads),

@@ -20,7 +20,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Score of masked positions. It is finite, so that `masked - masked` is 0 and not NaN.
 _MASKED_SCORE = -1e30
@@ -70,7 +70,7 @@ class Attention(SequenceLayer):
 
     def __call__(self, query, value=None, *args, mask=None, **kwargs):
         if isinstance(query, (list, tuple)):
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 "be one tensor; write attention(query, value) instead of a list of both",
                 received=f"a list of {len(query)}",
@@ -276,7 +276,7 @@ class Attention(SequenceLayer):
         """Return Keras's `mask=[query_mask, value_mask]` as two keyword arguments."""
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
             received = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else "one mask"
-            raise ArgumentError(
+            raise argument_error(
                 "mask",
                 "be a list [query_mask, value_mask], as for keras.layers.AdditiveAttention; "
                 "write `value_mask` to mask positions only",
@@ -286,7 +286,7 @@ class Attention(SequenceLayer):
         masks = dict(zip(("query_mask", "value_mask"), mask, strict=True))
         duplicates = [name for name in masks if kwargs.get(name) is not None]
         if duplicates:
-            raise ArgumentError(
+            raise argument_error(
                 "mask",
                 f"be None with `{duplicates[0]}`, which it contains",
                 received="both",
@@ -297,7 +297,7 @@ class Attention(SequenceLayer):
     def _check_call(self, query, value, value_mask, return_attention_logits):
         """Raise a `ValueError` unless these arguments of `call` are valid."""
         if len(query.shape) not in (2, 3):
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 "be (batch, width) or (batch, queries, width)",
                 received=f"shape {tuple(query.shape)}",
@@ -311,7 +311,7 @@ class Attention(SequenceLayer):
             masks = value_mask
         for source, mask in zip(values, masks, strict=True):
             if len(source.shape) != 3:
-                raise ArgumentError(
+                raise argument_error(
                     "value",
                     "be (batch, time, width)",
                     received=f"shape {tuple(source.shape)}",
@@ -320,14 +320,14 @@ class Attention(SequenceLayer):
             checked_mask("value_mask", mask, source)
         rows = {source.shape[0] for source in values} - {None}
         if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 f"have as many rows as `value`, {max(rows)}, or one row for all of them",
                 received=f"shape {tuple(query.shape)}",
                 of=type(self).__name__,
             )
         if return_attention_logits and not self.has_logits:
-            raise ArgumentError(
+            raise argument_error(
                 "return_attention_logits",
                 f"be False for this {type(self).__name__}, which does not have one score per "
                 "position; use BahdanauAttention with one head for logits",
@@ -343,9 +343,9 @@ class Attention(SequenceLayer):
             "BahdanauAttention, has a mask per query"
         )
         if use_causal_mask:
-            raise ArgumentError("use_causal_mask", f"be False {reason}", received="True")
+            raise argument_error("use_causal_mask", f"be False {reason}", received="True")
         if attention_mask is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "attention_mask",
                 f"be None {reason}; pass `value_mask` (batch, time) for all queries",
                 received=str(type(attention_mask).__name__),
@@ -367,7 +367,7 @@ class Attention(SequenceLayer):
         for axis, noun in enumerate(("rows", "steps")):
             sizes = key.shape[axis], values.shape[axis]
             if None not in sizes and sizes[0] != sizes[1]:
-                raise ArgumentError(
+                raise argument_error(
                     "key",
                     f"have as many {noun} as `values`, {sizes[1]}",
                     received=f"shape {tuple(key.shape)}",
@@ -379,7 +379,7 @@ class Attention(SequenceLayer):
         check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
         if len(values.shape) != 3 or width not in (None, values.shape[-1]):
-            raise ArgumentError(
+            raise argument_error(
                 name,
                 f"be (batch, time, {'width' if width is None else width})",
                 received=f"shape {tuple(values.shape)}",
@@ -389,7 +389,7 @@ class Attention(SequenceLayer):
 
     def _check_width(self, query):
         if query.shape[-1] != self._query_width:
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 f"be {self._query_width} wide",
                 received=f"shape {tuple(query.shape)}",
@@ -400,7 +400,7 @@ class Attention(SequenceLayer):
         """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
         query = ops.cast(query, self.compute_dtype)
         if len(query.shape) != 2:
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 "be (batch, width)",
                 received=f"shape {tuple(query.shape)}",
@@ -409,7 +409,7 @@ class Attention(SequenceLayer):
         self._check_width(query)
         rows, count = memory.values.shape[0], query.shape[0]
         if rows and count and count % rows:
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 f"have a multiple of the memory's {rows} rows",
                 received=f"shape {tuple(query.shape)}",
@@ -443,7 +443,7 @@ class ScoredAttention(Attention):
     def __init__(self, normalizer="softmax", dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
         if normalizer not in sorted(_NORMALIZERS):
-            raise ArgumentError("normalizer", f"be one of {sorted(_NORMALIZERS)}", normalizer)
+            raise argument_error("normalizer", f"be one of {sorted(_NORMALIZERS)}", normalizer)
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         self.normalizer = normalizer
         self.dropout = dropout
@@ -613,7 +613,7 @@ def _checked_attention_mask(mask, queries, values):
         for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
     )
     if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise ArgumentError(
+        raise argument_error(
             "attention_mask",
             f"be bool of shape (batch, queries, positions), {expected}, True = keep",
             received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",

@@ -10,7 +10,7 @@ from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
 from keras_bahdanau.layers.attention.base import group_rows
 from keras_bahdanau.layers.sequences import checked_mask, register_named_tuple
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Lower bound of the fertility, so that coverage is never divided by zero.
 _MIN_FERTILITY = 1e-6
@@ -180,7 +180,7 @@ def coverage_loss(weights, mask=None):
     [0.0, 0.25, 0.75]
     """
     if len(weights.shape) != 3:
-        raise ArgumentError(
+        raise argument_error(
             "weights",
             "be (batch, target steps, source steps)",
             received=f"shape {tuple(weights.shape)}",

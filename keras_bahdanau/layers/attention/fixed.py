@@ -11,7 +11,7 @@ from keras_bahdanau.layers.sequences import (
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -66,7 +66,7 @@ class FixedContext(Attention):
         """
         values = self._checked_values("values", values)
         if self.width is not None and values.shape[-1] < self.width:
-            raise ArgumentError(
+            raise argument_error(
                 "width",
                 f"be at most the width of the annotations, {values.shape[-1]}",
                 received=str(self.width),

@@ -7,7 +7,7 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores, project
 from keras_bahdanau.layers.attention.base import ScoredAttention
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 _SCORES = ("dot", "general", "concat")
 
@@ -65,11 +65,11 @@ class LuongAttention(ScoredAttention):
     ):
         super().__init__(**kwargs)
         if score not in _SCORES:
-            raise ArgumentError("score", f"be one of {_SCORES}", score)
+            raise argument_error("score", f"be one of {_SCORES}", score)
         if score == "concat":
             check_positive(units=units)
         elif units is not None:
-            raise ArgumentError(
+            raise argument_error(
                 "units",
                 'be None without score="concat"',
                 received=f"{units!r} with score={score!r}",
@@ -78,7 +78,7 @@ class LuongAttention(ScoredAttention):
             check_positive(chunk_size=chunk_size)
         is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
         if not (scale is None or scale == "learned" or is_number):
-            raise ArgumentError("scale", 'be None, a number or "learned"', scale)
+            raise argument_error("scale", 'be None, a number or "learned"', scale)
         self.score = score
         self.units = units
         self.scale = scale
@@ -91,7 +91,7 @@ class LuongAttention(ScoredAttention):
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         if self.score == "dot" and self._query_width != self._key_width:
-            raise ArgumentError(
+            raise argument_error(
                 "query",
                 f'be as wide as the key with score="dot", {self._key_width}',
                 received=f"a query of width {self._query_width}",

@@ -10,7 +10,7 @@ from keras_bahdanau.layers.attention.base import Attention, ScoredAttention
 from keras_bahdanau.layers.sequences import register_named_tuple
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 # Number of doublings if the source length is unknown while tracing: enough for 2**20 positions.
 _DOUBLINGS = 20
@@ -93,14 +93,14 @@ class MonotonicAttention(Attention):
             attention, HistoryAttention
         )
         if not is_stateless or getattr(attention, "num_heads", 1) > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "attention",
                 "be a ScoredAttention with one head and no state, such as BahdanauAttention",
                 attention,
             )
         check_range("sigmoid_noise", sigmoid_noise, float, 0)
         if mode not in ("hard", "soft"):
-            raise ArgumentError("mode", 'be "hard" or "soft"', mode)
+            raise argument_error("mode", 'be "hard" or "soft"', mode)
         self.attention = attention
         self.sigmoid_noise = sigmoid_noise
         self.score_bias = score_bias
@@ -167,7 +167,7 @@ class MonotonicAttention(Attention):
 def _noise_of_step(noise, t):
     """Return the noise `(B, Tx)` of step `t`."""
     if t is None:
-        raise ArgumentError(
+        raise argument_error(
             "t",
             "be the number of the step if the memory has noise",
             received="None",

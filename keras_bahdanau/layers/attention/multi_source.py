@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.sublayers import deserialized, serialized
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -45,9 +45,9 @@ class MultiSourceAttention(Attention):
         super().__init__(**kwargs)
         is_list = isinstance(attentions, (list, tuple)) and len(attentions) > 0
         if not is_list or not all(isinstance(item, Attention) for item in attentions):
-            raise ArgumentError("attentions", "be a list of Attention layers", attentions)
+            raise argument_error("attentions", "be a list of Attention layers", attentions)
         if any(attention.has_penalty for attention in attentions):
-            raise ArgumentError(
+            raise argument_error(
                 "attentions",
                 "not contain a mechanism with a penalty, because the penalty would be "
                 "computed from the weights of all sources",
@@ -77,7 +77,7 @@ class MultiSourceAttention(Attention):
         """
         values = [ops.convert_to_tensor(value) for value in self._per_source("values", values)]
         if len({value.shape[0] for value in values} - {None}) > 1:
-            raise ArgumentError(
+            raise argument_error(
                 "values",
                 "have the same number of rows for each source",
                 received=f"shapes {[tuple(value.shape) for value in values]}",

@@ -8,7 +8,7 @@ from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
 from keras_bahdanau.layers.attention.base import combine_masks, masked_softmax
 from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -80,7 +80,7 @@ class AttentionPooling(SequenceLayer):
 
     def build(self, values_shape):
         if len(values_shape) != 3:
-            raise ArgumentError(
+            raise argument_error(
                 "values",
                 "be (batch, time, width)",
                 received=f"shape {tuple(values_shape)}",

@@ -5,7 +5,7 @@ import numpy as np
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
-from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.errors import argument_error
 
 
 def bahdanau_from_tfa(
@@ -48,7 +48,7 @@ def bahdanau_from_tfa(
     attention_v = _checked("attention_v", attention_v, (units,))
     normalize = attention_g is not None
     if normalize != (attention_b is not None):
-        raise ArgumentError(
+        raise argument_error(
             ("attention_g", "attention_b"),
             "be passed together",
             received=f"attention_g={attention_g!r}, attention_b={attention_b!r}",
@@ -128,7 +128,7 @@ def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
     bias = float(_checked("attention_score_bias", attention_score_bias, ()))
     layer = MonotonicAttention(attention, score_bias=bias, **kwargs)
     if not attention.built:
-        raise ArgumentError(
+        raise argument_error(
             "attention",
             "be built; use a layer from `bahdanau_from_tfa` or `luong_from_tfa`",
             attention,
@@ -149,5 +149,5 @@ def _checked(name, array, shape):
         isinstance(expected, int) and size != expected for size, expected in sizes
     ):
         expected = f"({', '.join(map(str, shape))})" if shape else "a single number"
-        raise ArgumentError(name, f"be {expected}", received=f"shape {tuple(array.shape)}")
+        raise argument_error(name, f"be {expected}", received=f"shape {tuple(array.shape)}")
     return array

@@ -1,0 +1,124 @@
+"""Settings of a search: the only place that states their types, ranges and meanings.
+
+From `SearchSettings` come the optional inputs of graphs, the options of a call and of a request,
+the flags of the commands and the tables of the documentation. `RANGES` also has the settings that
+only searches in Keras have.
+
+A graph computes with int32 and float32. Within the ranges no setting overflows there, none becomes
+0 that is not, and every score is finite.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from keras_bahdanau_runtime.checks import check_range
+
+_INT32_MAX = 2**31 - 1
+_LONGEST = 2**20  # tokens of an output
+_WIDEST = 10_000  # hypotheses of a text
+
+
+class Range(NamedTuple):
+    """Range of a setting.
+
+    Attributes:
+        kind: `int`, or `float`, which accepts ints too.
+        low: Smallest value.
+        high: Largest value.
+    """
+
+    kind: type[int] | type[float]
+    low: float
+    high: float
+
+    @property
+    def noun(self) -> str:
+        """What a value must be, for messages: "an int" or "a number"."""
+        return "an int" if self.kind is int else "a number"
+
+    @property
+    def dtype(self) -> str:
+        """NumPy name of the dtype of the graph's input."""
+        return "int32" if self.kind is int else "float32"
+
+
+def _setting(kind: type[int] | type[float], low: float, high: float, meaning: str) -> Any:
+    """Return the field of a setting; `meaning` completes "the" and is its help text."""
+    help = f"{meaning[0].upper()}{meaning[1:]}."
+    metadata = {"range": Range(kind, low, high), "meaning": meaning, "help": help}
+    return field(default=None, metadata={**metadata, "panel": "Search"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Settings of a search that a call may change; `None` keeps the one of the export or of a run.
+
+    Example:
+
+    >>> SearchSettings(beam_size=2).top_k is None
+    True
+    """
+
+    beam_size: int | None = _setting(
+        int, 1, _WIDEST, "number of live hypotheses, from 1 (greedy) to the beam of the export"
+    )
+    # With 5, the length of an output is divided by at most 1e32 for 2 * `_LONGEST` tokens.
+    length_penalty: float | None = _setting(float, 0, 5, "exponent of the length penalty")
+    coverage_penalty: float | None = _setting(float, 0, 1000, "weight of the coverage penalty")
+    min_length: int | None = _setting(
+        int, 0, _LONGEST, "smallest number of output tokens, with the end of sentence"
+    )
+    max_length: int | None = _setting(
+        int, 1, _LONGEST, "largest number of output tokens, at most that of the export"
+    )
+    no_repeat_ngram: int | None = _setting(
+        int, 0, _LONGEST, "length of n-grams that may not occur twice (0 for no limit)"
+    )
+    repetition_penalty: float | None = _setting(
+        float, 1, 1000, "factor of the log-probability of a repeated token (1 for none)"
+    )
+    temperature: float | None = _setting(
+        float, 1e-6, 1_000_000, "temperature of sampling (more is more random)"
+    )
+    top_k: int | None = _setting(
+        int, 0, _INT32_MAX, "number of most probable tokens to sample from (0 for all)"
+    )
+    top_p: float | None = _setting(float, 1e-6, 1, "probability mass of the tokens to sample from")
+
+
+# The settings of `SearchSettings`, and those that only searches in Keras have, by name.
+RANGES: dict[str, Range] = {
+    **{setting.name: setting.metadata["range"] for setting in fields(SearchSettings)},
+    "size": Range(int, 1, _WIDEST),
+    "n": Range(int, 1, _WIDEST),
+    "n_best": Range(int, 1, _WIDEST),
+    "groups": Range(int, 1, _WIDEST),
+    "max_length_ratio": Range(float, 0.001, 1000),
+    "length_offset": Range(int, 0, _LONGEST),
+    "diversity": Range(float, 0, 1000),
+    "seed": Range(int, 0, _INT32_MAX),
+    "forbidden": Range(int, 0, _INT32_MAX),
+}
+
+
+def check_setting(
+    name: str, value: Any, low: float | None = None, high: float | None = None
+) -> None:
+    """Raise a `ValueError` unless a setting is in its range.
+
+    Args:
+        name: A name of `RANGES`.
+        value: Value of the setting.
+        low: A smallest value in place of that of the range.
+        high: A largest value in place of that of the range.
+
+    Example:
+
+    >>> check_setting("top_p", 1e-46)
+    Traceback (most recent call last):
+    ValueError: Argument `top_p` must be a number of at least 1e-06 and at most 1. Received: 1e-46
+    """
+    kind, lowest, highest = RANGES[name]
+    check_range(
+        name, value, kind, lowest if low is None else low, highest if high is None else high
+    )
