@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
-from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
+from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_settings import SearchSettings, check_setting
@@ -352,14 +352,15 @@ def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], bytes
     return ids[: len(starts) - 1], spelled, starts
 
 
-def _unspelled(name: str, tokenizer: Tokenizer, text: str) -> ValueError:
+def _unspelled(name: str, tokenizer: Tokenizer, text: str) -> ArgumentError:
     spelled = "".join(tokenizer.target_decoder().tokens(tokenizer.encode_target(text)[:-1]))
     forms = (unicodedata.normalize("NFC", each) for each in (text, spelled))
     show = ascii if len({*forms}) == 1 else repr  # they would look the same
-    return ValueError(
-        f"Argument `{name}` must hold text that the tokenizer can spell exactly. Use words and "
-        "characters of its vocabulary, in its normalization. "
-        f"Received: {show(text):.80}, which it spells {show(spelled):.80}"
+    return argument_error(
+        name,
+        "hold text that the tokenizer can spell exactly. Use words and characters of its "
+        "vocabulary, in its normalization",
+        received=f"{show(text):.80}, which it spells {show(spelled):.80}",
     )
 
 

@@ -620,10 +620,12 @@ def count_readout_inputs(readout):
 
 
 def _readout_error(readout, reason=""):
-    return ValueError(
-        "Argument `readout` must be a layer with one input, the state (batch, width), or with the "
-        'three inputs of `DeepOutput`; write DeepOutput(n, "linear") for a linear layer of width n '
-        f"over state, inputs and context. Received: {readout!r}{reason}"
+    return argument_error(
+        "readout",
+        "be a layer with one input, the state (batch, width), or with the three inputs of "
+        '`DeepOutput`; write DeepOutput(n, "linear") for a linear layer of width n over '
+        "state, inputs and context",
+        received=f"{readout!r}{reason}",
     )
 
 

@@ -184,10 +184,11 @@ class Checkpoint:
             )
 
     def _error(self, problem):
-        return ValueError(
-            "Argument `path` must be a PyTorch checkpoint of only tensors, plain values and "
-            "argparse.Namespace, because other classes and functions can run any code. "
-            f"Received: {str(self.path)!r}, {problem}"
+        return argument_error(
+            "path",
+            "be a PyTorch checkpoint of only tensors, plain values and argparse.Namespace, "
+            "because other classes and functions can run any code",
+            received=f"{str(self.path)!r}, {problem}",
         )
 
     def check_size(self, tensors):

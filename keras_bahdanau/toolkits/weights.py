@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from keras_bahdanau.toolkits.checkpoint import StoredTensor
+from keras_bahdanau_runtime.errors import argument_error
 
 # Merged weights of a model may have this many times as many numbers as those of the checkpoint.
 _MAX_GROWTH = 16
@@ -111,9 +112,10 @@ class Weights:
 
     def error(self, problem):
         """Return the `ValueError` of a model with a problem, such as an unsupported option."""
-        return ValueError(
-            "Argument `path` must be a recurrent model with attention that has an equivalent here. "
-            f"Received: {str(self.path)!r}, which has {problem}"
+        return argument_error(
+            "path",
+            "be a recurrent model with attention that has an equivalent here",
+            received=f"{str(self.path)!r}, which has {problem}",
         )
 
 
@@ -166,9 +168,10 @@ class Fields:
         return value
 
     def _error(self, name, noun, value):
-        return ValueError(
-            f"Argument `path` must have {noun} as {self._prefix}{name}. "
-            f"Received: {str(self._path)!r}, which has {describe(value)}"
+        return argument_error(
+            "path",
+            f"have {noun} as {self._prefix}{name}",
+            received=f"{str(self._path)!r}, which has {describe(value)}",
         )
 
 
