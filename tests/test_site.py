@@ -71,7 +71,7 @@ def test_namespaces_and_commands_are_generated():
     kinds = [
         kind for path in REFERENCE.glob("*.md") for kind, _ in COMMENT.findall(page(path.stem))
     ]
-    assert {*kinds} == {"namespace", "shortcuts", "commands"}
+    assert {*kinds} == {"namespace", "settings", "shortcuts", "commands"}
     assert kinds.count("commands") == 1
 
 
@@ -147,7 +147,8 @@ def test_all_files_of_an_artifact_are_listed():
 
 def test_all_options_of_a_graph_are_listed():
     names = re.findall(r"`(\w+)`", section(page("artifact"), "Options of model.onnx"))
-    assert set(signature.OPTIONS) <= set(names)
+    assert set(signature.OPTIONS) - set(signature.SETTINGS) <= set(names)
+    assert "<!-- generate: settings -->" in section(page("runtime"), "Settings of a search")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 # Parameters of the protocol that a text model ignores.
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
-_PARAMETERS = {
+PARAMETERS = {
     *SETTINGS,
     *_PROTOCOL_PARAMETERS,
     *("n_best", "alignments", "timeout", "suppressed", "disable_unknown"),
@@ -972,9 +972,9 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
 def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
     """Refuse unknown parameters, such as a misspelled option."""
     for name in parameters:
-        if name not in _PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
+        if name not in PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
             name = name.encode("ascii", "backslashreplace").decode()
-            message = f"Argument `{name:.80}` is unknown. Use only {sorted(_PARAMETERS)}."
+            message = f"Argument `{name:.80}` is unknown. Use only {sorted(PARAMETERS)}."
             raise ServiceError("invalid", message, name)
 
 
