@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import logging
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
@@ -22,7 +24,9 @@ from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_
 from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, PAD
-from keras_bahdanau_runtime.search_settings import check_setting
+from keras_bahdanau_runtime.search_settings import RANGES, check_setting
+
+logger = logging.getLogger("keras_bahdanau")
 
 
 class Generation(NamedTuple):
@@ -670,8 +674,27 @@ class Search:
 
     @classmethod
     def from_config(cls, config):
-        """Return the search with the arguments in `config`."""
-        return cls(**config)
+        """Return the search with the arguments in `config`.
+
+        A number outside of its range, which an earlier version saved, is kept with a warning.
+        """
+        outside = {}
+        for name, value in config.items():
+            if name in RANGES and isinstance(value, int | float) and math.isfinite(value):
+                nearest = min(max(value, RANGES[name].low), RANGES[name].high)
+                if nearest != value:
+                    outside[name] = nearest
+        search = cls(**config | outside)
+        for name in outside:
+            object.__setattr__(search, name, config[name])
+            logger.warning(
+                "The saved setting `%s` of a %s is outside of today's range: %s. Its scores may "
+                "not be finite.",
+                name,
+                cls.__name__,
+                config[name],
+            )
+        return search
 
 
 def is_tensor(value):

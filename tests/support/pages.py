@@ -106,6 +106,11 @@ def quick_commands(path):
     return [command for command in commands if "hf://" not in command]
 
 
+def parts_of(node):
+    """The parts of a string in code, of which expressions are values of any text."""
+    return node.values if isinstance(node, ast.JoinedStr) else [node]
+
+
 @functools.cache
 def message_patterns():
     """Regular expressions of the strings in the code, which match any text as a value.
@@ -116,7 +121,11 @@ def message_patterns():
     for folder in (ROOT / "keras_bahdanau", ROOT / "export"):
         for path in folder.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                parts = parts_of(node)
+                match node:
+                    case ast.Call(func=ast.Name(id="argument_error"), args=[name, expectation, *_]):
+                        begin, must = ast.Constant("Argument `"), ast.Constant("` must ")
+                        parts = [begin, *parts_of(name), must, *parts_of(expectation)]
                 texts = [getattr(part, "value", None) for part in parts]
                 texts = [text if isinstance(text, str) else "" for text in texts]
                 if max(map(len, texts), default=0) >= 16:

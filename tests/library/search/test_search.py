@@ -654,3 +654,15 @@ def test_scores_are_float32_for_any_floatx(search, floatx):
         keras.config.set_floatx(before)
     for tensor in (result.scores, result.totals):
         assert keras.backend.standardize_dtype(tensor.dtype) == "float32"
+
+
+@pytest.mark.parametrize(
+    "search, name, value",
+    [(BeamSearch(2), "length_penalty", 6.0), (Sampling(2), "temperature", 1e-7)],
+)
+def test_a_saved_setting_outside_of_its_range_is_loaded_with_a_warning(search, name, value, caplog):
+    loaded = type(search).from_config(search.get_config() | {name: value})
+    assert getattr(loaded, name) == value
+    assert f"`{name}`" in caplog.text
+    with pytest.raises(ValueError, match=name):
+        type(search)(2, **{name: value})
