@@ -35,6 +35,7 @@ CONFORMANCE_OF = {
     "keras_bahdanau/": [CONFORMANCE],
     "export/keras_bahdanau_export/": [f"{CONFORMANCE}/test_export.py"],
     "export/keras_bahdanau_runtime/": [],
+    "export/keras_bahdanau_cli/": [],
 }
 
 

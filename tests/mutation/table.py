@@ -15,6 +15,48 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "keras-alone-registers-no-classes",
+        "keras_bahdanau/lazy_names.py",
+        "sys.meta_path.insert(0, _AfterKeras())",
+        "_AfterKeras()",
+        "library/test_import.py",
+    ),
+    Mutation(
+        "lazy-data-registers-no-classes",
+        "keras_bahdanau/lazy_names.py",
+        '            if sys.modules.get("keras") is not None:',
+        "            if False:",
+        "library/test_import.py",
+    ),
+    Mutation(
+        "saved-settings-are-clipped",
+        "keras_bahdanau/search/base.py",
+        "object.__setattr__(search, name, config[name])",
+        "object.__setattr__(search, name, outside[name])",
+        "library/search/test_search.py",
+    ),
+    Mutation(
+        "size-of-old-beams-is-unknown",
+        "keras_bahdanau/search/beam.py",
+        'names = {"size": "beam_size"}',
+        "names = {}",
+        "library/search/test_search.py library/test_old_files.py",
+    ),
+    Mutation(
+        "errors-name-the-config-file-for-flags-too",
+        "export/keras_bahdanau_cli/help_pages.py",
+        'if source is None or source.name != "DEFAULT_MAP":',
+        "if source is None:",
+        "commands/test_config.py",
+    ),
+    Mutation(
+        "errors-of-arguments-lose-the-name",
+        "export/keras_bahdanau_runtime/errors.py",
+        "error.name = names[0]",
+        "pass",
+        "service/test_options.py service/test_search_settings.py",
+    ),
+    Mutation(
         "training-steps-compute-in-float32",
         "keras_bahdanau/models/seq2seq.py",
         "with self._step(), computing_in(self.training_dtype_policy, self):",
@@ -1209,8 +1251,8 @@ MUTATIONS = (
     Mutation(
         "temperature-may-vanish-in-float32",
         "export/keras_bahdanau_runtime/search_settings.py",
-        '"temperature": Range(float, 1e-6,',
-        '"temperature": Range(float, 1e-60,',
+        "float, 1e-6, 1_000_000,",
+        "float, 1e-60, 1_000_000,",
         "runtime/test_search_options.py library/models/test_generation.py",
     ),
     Mutation(
