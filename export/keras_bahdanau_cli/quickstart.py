@@ -68,7 +68,7 @@ def quickstart(
     model = keras.saving.load_model(best, compile=False)
 
     console.rule("3. Export, and translation with onnxruntime")
-    search = BeamSearch(size=BEAM)
+    search = BeamSearch(beam_size=BEAM)
     model.export(output / "artifact", search=search, max_length=MAX_LENGTH, texts=texts[:32])
     translator = Translator(output / "artifact")
     translations = translator.translate(texts)

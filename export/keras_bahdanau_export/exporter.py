@@ -292,8 +292,14 @@ class SearchJob(Job):
 
     def _search_settings(self):
         search = self.options.search
-        config = {"class": type(search).__name__, **search.get_config()}
-        return {**config, "max_length": self.options.max_length}
+        config = search.get_config()
+        # The manifest's name of `beam_size` is "size", so that earlier versions read the artifact.
+        config = {"size" if name == "beam_size" else name: config[name] for name in config}
+        return {
+            "class": type(search).__name__,
+            **config,
+            "max_length": self.options.max_length,
+        }
 
     def _sources(self):
         """Return the sources to compare on: random ones and the encoded texts, lists of ids."""

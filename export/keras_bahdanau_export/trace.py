@@ -182,7 +182,7 @@ def _with_options(search, inputs, batch):
     settings = {name: inputs.pop(name) for name in search.options()}
     if "beam_size" in settings:
         # The limits also keep tools from computing all sizes with the default.
-        size = ops.minimum(ops.maximum(settings["beam_size"], 1), search.size)
+        size = ops.minimum(ops.maximum(settings["beam_size"], 1), search.beam_size)
         # The size of an axis, so that the passes can tell which sizes are multiples of it.
         settings["beam_size"] = ops.shape(ops.arange(size, dtype="int32"))[0]
     limits = ops.broadcast_to(inputs.pop("max_length"), (batch,))

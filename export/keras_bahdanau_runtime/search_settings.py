@@ -89,7 +89,6 @@ class SearchSettings:
 # The settings of `SearchSettings`, and those that only searches in Keras have, by name.
 RANGES: dict[str, Range] = {
     **{setting.name: setting.metadata["range"] for setting in fields(SearchSettings)},
-    "size": Range(int, 1, _WIDEST),
     "n": Range(int, 1, _WIDEST),
     "n_best": Range(int, 1, _WIDEST),
     "groups": Range(int, 1, _WIDEST),

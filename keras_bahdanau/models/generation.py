@@ -534,7 +534,7 @@ def with_options(search, options, max_length=None):
 
     Example:
 
-    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).size
+    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).beam_size
     2
     """
     settings = options.values()
@@ -544,10 +544,8 @@ def with_options(search, options, max_length=None):
     options.check_values(limit, search.min_length)
     if settings.get("top_k") == 0:
         settings["top_k"] = None
-    if "beam_size" in settings:
-        size = settings["size"] = settings.pop("beam_size")
-        if search.n_best is not None:
-            settings["n_best"] = min(search.n_best, size)
+    if "beam_size" in settings and search.n_best is not None:
+        settings["n_best"] = min(search.n_best, settings["beam_size"])
     return dataclasses.replace(search, **settings)
 
 

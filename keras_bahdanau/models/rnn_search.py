@@ -61,7 +61,7 @@ class RNNSearch(Seq2Seq):
     Example:
 
     >>> model = RNNSearch(100, 120, units=8, embedding_dim=6, attention_units=7, maxout_units=5)
-    >>> outputs = model.generate([[5, 6, 3]], search=BeamSearch(size=2), max_length=4)
+    >>> outputs = model.generate([[5, 6, 3]], search=BeamSearch(beam_size=2), max_length=4)
     >>> outputs.tokens.shape[:2]
     (1, 2)
     """

@@ -305,10 +305,10 @@ def check_shortlist(shortlist, model, search, prefix=None, required=None):
             raise argument_error(
                 "shortlist", f"be of the model's {expected} {side} ids", received=f"one of {size}"
             )
-    if search.size > shortlist.size:
+    if search.num_hypotheses > shortlist.size:
         raise argument_error(
             "shortlist",
-            f"have at least as many ids as the search has hypotheses, {search.size}",
+            f"have at least as many ids as the search has hypotheses, {search.num_hypotheses}",
             received=str(shortlist.size),
         )
     forbidden = set(search.forbidden) - set(SPECIAL)

@@ -152,8 +152,8 @@ class Search:
     Constraints limit the choice of tokens but do not change their log-probabilities. Only
     `repetition_penalty` changes them.
 
-    A subclass defines the number of hypotheses per sentence (`size`), their values before the first
-    step (`_initial`), which tokens can extend them (`_choose`), how a step extends them
+    A subclass defines the number of hypotheses per sentence (`num_hypotheses`), their values before
+    the first step (`_initial`), which tokens can extend them (`_choose`), how a step extends them
     (`_advance`), which of them are live (`_is_live`) and which are returned (`_results` and
     `_paths`).
 
@@ -272,7 +272,7 @@ class Search:
                 not accept `required`, or a shape or dtype is not as above.
         """
         check_setting("max_length", max_length)
-        noise_shape = self.size, max_length
+        noise_shape = self.num_hypotheses, max_length
         start = checked_start(
             start,
             state,
@@ -289,7 +289,7 @@ class Search:
             check_accepts_required(self)
 
         def repeat(tensor):
-            return ops.repeat(tensor, self.size, axis=0)
+            return ops.repeat(tensor, self.num_hypotheses, axis=0)
 
         batch, step = ops.shape(start)[0], checked_step(step, memory_length)
         tokens, state = repeat(start), tree.map_structure(repeat, state)
@@ -314,10 +314,10 @@ class Search:
             memory_mask,
             noise,
         )
-        past = self._initial_past(task, batch * self.size, max_length, memory_length)
+        past = self._initial_past(task, batch * self.num_hypotheses, max_length, memory_length)
         history = empty_history(
             max_length,
-            batch * self.size,
+            batch * self.num_hypotheses,
             memory_length,
             self._history_shape(batch),
             self._reorders,
@@ -365,15 +365,15 @@ class Search:
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
         prefix, suppressed, required = (
-            ids if ids is None else _for_all_hypotheses(ids, batch, self.size)
+            ids if ids is None else _for_all_hypotheses(ids, batch, self.num_hypotheses)
             for ids in (prefix, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
-            noise = ops.reshape(noise, (batch * self.size, max_length))
+            noise = ops.reshape(noise, (batch * self.num_hypotheses, max_length))
         return Task(
             batch=batch,
-            first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
+            first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.num_hypotheses, -1),
             limits=limits,
             prefix=prefix,
             completions=completions,
@@ -454,7 +454,7 @@ class Search:
         Returns:
             The number of steps that were run, the last hypotheses, and the history.
         """
-        rows = task.batch * self.size
+        rows = task.batch * self.num_hypotheses
 
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
@@ -510,7 +510,7 @@ class Search:
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
         allowed = penalized = logits
-        rows = task.batch * self.size
+        rows = task.batch * self.num_hypotheses
         unused = PAD if PAD in self.forbidden else None
         if self._may_apply("repetition_penalty"):
             if log_probs is None:
@@ -539,7 +539,7 @@ class Search:
             forced = prefix = ops.where(follows, forced, PAD)
             is_completion = ops.equal(task.completions, t + 1)
             allowed, forced = allow_completions(
-                penalized, allowed, forced, is_completion, self.size
+                penalized, allowed, forced, is_completion, self.num_hypotheses
             )
         return Candidates(
             t=t,
@@ -595,7 +595,7 @@ class Search:
 
     def _history_shape(self, batch):
         """Return the shape of the hypotheses in the history."""
-        return (batch * self.size,)
+        return (batch * self.num_hypotheses,)
 
     def _initial(self, batch, memory_length):
         """Return the hypotheses before the first step, a nest of tensors."""

@@ -61,30 +61,30 @@ class BeamSearch(Search):
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    `|Y|` is the number of tokens, `EOS` included, plus `length_offset`. A step extends `size` live
-    hypotheses. A candidate that ends and is among the `size` best of the step is stored separately,
-    so live hypotheses cannot displace it.
+    `|Y|` is the number of tokens, `EOS` included, plus `length_offset`. A step extends `beam_size`
+    live hypotheses. A candidate that ends and is among the `beam_size` best of the step is stored
+    separately, so live hypotheses cannot displace it.
 
-    The search of a sentence stops when `size` hypotheses have ended, or when no live hypothesis can
-    beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp` at the maximum
-    length is an upper bound for the score of a live hypothesis. `early_stopping` changes the first
-    condition. "never" can find better scores but takes about twice as long with a length penalty
-    of 1.
+    The search of a sentence stops when `beam_size` hypotheses have ended, or when no live
+    hypothesis can beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp`
+    at the maximum length is an upper bound for the score of a live hypothesis. `early_stopping`
+    changes the first condition. "never" can find better scores but takes about twice as long with a
+    length penalty of 1.
 
     Args:
-        size: Number of live hypotheses `K`, and of stored ended hypotheses.
+        beam_size: Number of live hypotheses `K`, and of stored ended hypotheses.
         length_penalty: Exponent of the length; 0 ranks by log-probability, which favors short
             outputs.
         coverage_penalty: Weight of `cp`, which rewards attention to every source position.
-        n_best: Number of hypotheses returned; `size` if `None`.
-        early_stopping: When the search of a sentence stops. False: when `size` hypotheses have
+        n_best: Number of hypotheses returned; `beam_size` if `None`.
+        early_stopping: When the search of a sentence stops. False: when `beam_size` hypotheses have
             ended; True: when `n_best` have ended; "best": when `n_best` have ended and the best
             candidate of the step is one that ends, as in OpenNMT-py; "never": only when no live
             hypothesis can beat the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
         length_offset: Number added to the length in `lp`; 1 counts the start token, as OpenNMT-py
             does.
-        groups: Number of groups of `size / groups` hypotheses (diverse beam search,
+        groups: Number of groups of `beam_size / groups` hypotheses (diverse beam search,
             arXiv 1610.02424). Each group is a separate beam. `diversity` is subtracted from the
             score of a token once per hypothesis of an earlier group that chose it at the same
             step. The returned scores do not include it.
@@ -97,8 +97,8 @@ class BeamSearch(Search):
         max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Raises:
-        ValueError: If a number is out of range, `n_best > size`, or `groups` does not divide
-            `size`.
+        ValueError: If a number is out of range, `n_best > beam_size`, or `groups` does not divide
+            `beam_size`.
 
     Example:
 
@@ -109,12 +109,12 @@ class BeamSearch(Search):
     ...     rows = ops.shape(tokens)[0]
     ...     first = ops.expand_dims(tokens == 2, -1)
     ...     return ops.where(first, log_probs, end), state, ops.ones((rows, 1))
-    >>> generation = BeamSearch(size=2)(step, (), ops.array([2]), max_length=3)
+    >>> generation = BeamSearch(2)(step, (), ops.array([2]), max_length=3)
     >>> ops.convert_to_numpy(generation.tokens[0, 0]).tolist()
     [4, 3, 0]
     """
 
-    size: int = 5
+    beam_size: int = 5
     length_penalty: float = 1.0
     coverage_penalty: float = 0.0
     n_best: int | None = None
@@ -126,13 +126,21 @@ class BeamSearch(Search):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("size", "length_penalty", "coverage_penalty", "diversity", "length_offset"):
+        for name in (
+            "beam_size",
+            "length_penalty",
+            "coverage_penalty",
+            "diversity",
+            "length_offset",
+        ):
             check_setting(name, getattr(self, name))
-        check_setting("groups", self.groups, high=self.size)
+        check_setting("groups", self.groups, high=self.beam_size)
         if self.n_best is not None:
-            check_setting("n_best", self.n_best, high=self.size)
-        if self.size % self.groups:
-            raise argument_error("groups", f"divide `size`, {self.size}", received=str(self.groups))
+            check_setting("n_best", self.n_best, high=self.beam_size)
+        if self.beam_size % self.groups:
+            raise argument_error(
+                "groups", f"divide `beam_size`, {self.beam_size}", received=str(self.groups)
+            )
         if type(self.early_stopping) is not bool and self.early_stopping not in ("best", "never"):
             raise argument_error(
                 "early_stopping", 'be True, False, "best" or "never"', self.early_stopping
@@ -140,7 +148,9 @@ class BeamSearch(Search):
         if self.normalization not in ("gnmt", "plain"):
             raise argument_error("normalization", 'be "gnmt" or "plain"', self.normalization)
 
-        object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
+        object.__setattr__(
+            self, "_largest_size", self.beam_size
+        )  # copies with other options keep it
 
     _reorders = _excludes_ids = True
 
@@ -151,15 +161,15 @@ class BeamSearch(Search):
     _constraints: ClassVar = {**Search._constraints, "coverage_penalty": 0.0}
 
     def _history_shape(self, batch):
-        return batch, 2 * self.size  # per sentence: the live hypotheses, then the ended ones
+        return batch, 2 * self.beam_size  # per sentence: the live hypotheses, then the ended ones
 
     def _initial(self, batch, memory_length):
         # Only the first hypothesis of a group exists at the start; the others would repeat it.
-        first = ops.arange(self.size, dtype="int32") % self._group_size == 0
+        first = ops.arange(self.beam_size, dtype="int32") % self._group_size == 0
         totals = ops.cast(ops.where(first, 0.0, NEG_INF), "float32")
         return Beam(
-            totals=ops.broadcast_to(totals, (batch, self.size)),
-            ended=ops.full((batch, self.size), NEG_INF, dtype="float32"),
+            totals=ops.broadcast_to(totals, (batch, self.beam_size)),
+            ended=ops.full((batch, self.beam_size), NEG_INF, dtype="float32"),
         )
 
     def _is_live(self, beam):
@@ -184,7 +194,8 @@ class BeamSearch(Search):
         if task.required is not None:
             num_banks = math.prod(ops.shape(task.required)[1:]) + 1
             live_ranks, ranks = (
-                rank_by_turns(part, missing, self.size, num_banks) for part in (live_ranks, ranks)
+                rank_by_turns(part, missing, self.beam_size, num_banks)
+                for part in (live_ranks, ranks)
             )
         return Extensions(
             ids=ids,
@@ -199,7 +210,9 @@ class BeamSearch(Search):
         """Return how many tokens of required phrases each candidate lacks, `(B, K, W)` int32."""
         tokens = ops.reshape(ids, (-1, ids.shape[-1]))
         progress = extend(candidates.progress, task.required, tokens)
-        return ops.reshape(count_missing(progress, task.required), (-1, self.size, ids.shape[-1]))
+        return ops.reshape(
+            count_missing(progress, task.required), (-1, self.beam_size, ids.shape[-1])
+        )
 
     def _fits(self, missing, ids, ending, candidates, task):
         """Return whether an output can follow a candidate and contain all phrases, bool."""
@@ -209,19 +222,19 @@ class BeamSearch(Search):
         if own is None:
             return fits
         # The prefix may contain tokens of several phrases at once, which `missing` does not count.
-        is_own = _is_prefix_token(ids, ops.reshape(own, (-1, self.size)))
+        is_own = _is_prefix_token(ids, ops.reshape(own, (-1, self.beam_size)))
         return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
         # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
         # K ended ones.
-        ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
+        ended_rows = task.first_rows + ops.arange(self.beam_size, 2 * self.beam_size, dtype="int32")
         selection = select_hypotheses(
             choice,
             beam.ended,
             ended_rows,
             task.first_rows,
-            self.size,
+            self.beam_size,
             self.groups,
             self.diversity,
         )
@@ -233,7 +246,7 @@ class BeamSearch(Search):
         tokens = take_flat(choice.ids, indices)
         return (
             Beam(totals, selection.ended_scores),
-            ops.reshape(tokens[:, : self.size], (-1,)),
+            ops.reshape(tokens[:, : self.beam_size], (-1,)),
             ops.reshape(rows, (-1,)),
             History(
                 tokens=tokens,
@@ -254,7 +267,7 @@ class BeamSearch(Search):
         width = self._largest_size + 1 + len(set(self.forbidden))
         top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
         table = ops.reshape(candidates.log_probs, (-1,))
-        row_start = row_starts(task.batch * self.size, vocabulary_size)
+        row_start = row_starts(task.batch * self.beam_size, vocabulary_size)
         log_probs = ops.take(table, row_start + ids, axis=0)
         if task.required is not None:
             log_probs = self._penalized(log_probs, ids, candidates)
@@ -274,7 +287,7 @@ class BeamSearch(Search):
             forced_log_probs = ops.where(first, forced_log_probs, NEG_INF)
             log_probs = ops.where(is_forced, forced_log_probs, log_probs)
             ids = ops.where(is_forced, forced, ids)
-        shape = (-1, self.size, ids.shape[-1])
+        shape = (-1, self.beam_size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
 
     def _bar_ids(self, log_probs, ids, candidates):
@@ -327,13 +340,13 @@ class BeamSearch(Search):
             if not self.early_stopping:
                 done = ops.logical_or(done, last > NEG_INF)
         totals = ops.where(done, NEG_INF, totals)
-        return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
+        return totals if self.groups == 1 else ops.reshape(totals, (-1, self.beam_size))
 
     def _coverage_rewards(self, past, task):
         """Return what the coverage adds to the scores, `(B, K, 1)`."""
         # The lower bound keeps the penalty of a position without attention finite.
         penalties = ops.log(ops.clip(past.coverage, 1e-10, 1.0))
-        penalties = ops.reshape(penalties, (task.batch, self.size, -1))
+        penalties = ops.reshape(penalties, (task.batch, self.beam_size, -1))
         if task.memory_mask is not None:
             penalties = ops.where(ops.expand_dims(task.memory_mask, 1), penalties, 0.0)
         return self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
@@ -346,25 +359,27 @@ class BeamSearch(Search):
         return base**self.length_penalty
 
     def _results(self, beam, history, stop, task):
-        first = 2 * task.first_rows + self.size  # history row of the first ended hypothesis
-        n = self._num_returned(self.size)
+        first = 2 * task.first_rows + self.beam_size  # history row of the first ended hypothesis
+        n = self._num_returned(self.beam_size)
         if self.groups == 1:
             ended = beam.ended if n is None else beam.ended[:, :n]
-            return ended, first + ops.arange(self.size if n is None else n, dtype="int32")
-        rows = first + ops.arange(self.size, dtype="int32")
+            return ended, first + ops.arange(self.beam_size if n is None else n, dtype="int32")
+        rows = first + ops.arange(self.beam_size, dtype="int32")
         tokens, *_ = self._paths(beam, history, rows, stop)
         repeated = is_repeated(tokens, beam.ended)
         scores, indices = stable_top_k(
-            ops.where(repeated, NEG_INF, beam.ended), self.size if n is None else n
+            ops.where(repeated, NEG_INF, beam.ended), self.beam_size if n is None else n
         )
         return scores, first + indices
 
     def _paths(self, beam, history, rows, stop):
         before, after = trace_back(history.parents, rows, stop)
-        slots = before % (2 * self.size)
-        live = slots < self.size
+        slots = before % (2 * self.beam_size)
+        live = slots < self.beam_size
         # Attention weights have rows for live hypotheses only.
-        weight_rows = before // (2 * self.size) * self.size + ops.minimum(slots, self.size - 1)
+        weight_rows = before // (2 * self.beam_size) * self.beam_size + ops.minimum(
+            slots, self.beam_size - 1
+        )
         weights = ops.reshape(history.weights, (-1, ops.shape(history.weights)[-1]))  # (T * R, Tx)
         log_probs = ops.where(live, take_flat(history.log_probs, after), 0.0)
         return (
@@ -376,7 +391,7 @@ class BeamSearch(Search):
         )
 
     def _num_returned(self, size):
-        """Return how many of `size` hypotheses are returned, an int or a tensor; `None` for all."""
+        """Return how many hypotheses are returned, an int or a tensor; `None` for all."""
         if self.n_best is None:
             return None
         if is_tensor(size):
@@ -385,19 +400,24 @@ class BeamSearch(Search):
 
     def options(self):
         names = ("length_penalty", "coverage_penalty")
-        size = {"beam_size": self.size} if self.groups == 1 else {}
-        return {**size, **{name: getattr(self, name) for name in names}, **super().options()}
+        beam_size = {"beam_size": self.beam_size} if self.groups == 1 else {}
+        return {**beam_size, **{name: getattr(self, name) for name in names}, **super().options()}
 
-    def with_options(self, beam_size=None, **settings):
-        """Return a copy as `Search.with_options` does; `beam_size` is at most `size`."""
-        if beam_size is not None:
-            settings["size"] = beam_size
-        return super().with_options(**settings)
+    @classmethod
+    def from_config(cls, config):
+        """Return the search with the arguments in `config`; `size` is a former name."""
+        names = {"size": "beam_size"}
+        return super().from_config({names.get(name, name): config[name] for name in config})
+
+    @property
+    def num_hypotheses(self):
+        """Number of hypotheses per sentence, `beam_size`."""
+        return self.beam_size
 
     @property
     def _group_size(self):
         """Number of hypotheses in a group."""
-        return self.size if self.groups == 1 else self.size // self.groups
+        return self.beam_size if self.groups == 1 else self.beam_size // self.groups
 
 
 def _is_prefix_token(ids, prefix):
@@ -430,7 +450,7 @@ max_length_ratio=None)
     """
 
     # Constants of a beam of size 1: neither arguments nor part of the config.
-    size: int = _constant(1)
+    beam_size: int = _constant(1)
     length_penalty: float = _constant(0.0)
     coverage_penalty: float = _constant(0.0)
     n_best: int | None = _constant(None)

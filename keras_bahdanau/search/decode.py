@@ -181,7 +181,7 @@ class Decode(keras.layers.Layer):
     @property
     def _hypotheses(self):
         """Number of hypotheses that the search returns per row."""
-        return getattr(self.search, "n_best", None) or self.search.size
+        return getattr(self.search, "n_best", None) or self.search.num_hypotheses
 
     def get_config(self):
         return {

@@ -93,7 +93,7 @@ class Sampling(Search):
         return {**{name: getattr(self, name) for name in names}, **top_k, **super().options()}
 
     @property
-    def size(self):
+    def num_hypotheses(self):
         """Number of hypotheses per sentence."""
         return self.n
 

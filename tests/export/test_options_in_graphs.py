@@ -196,7 +196,7 @@ def test_a_beam_has_at_least_one_hypothesis_and_at_most_those_of_the_export(beam
 def assert_n_best(model, graph, search, shortlist=None):
     """Check each beam size of a graph of a beam of four."""
     for size in (1, 2, 3, 4):
-        smaller = replace(search, size=size, n_best=min(2, size))
+        smaller = replace(search, beam_size=size, n_best=min(2, size))
         expected = model.generate(SOURCE, smaller, T, shortlist=shortlist)
         assert_equal(graph.run(beam_size=size), expected)
 
@@ -289,7 +289,7 @@ def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, short
     assert_equal(few.run(), free)
     suppressed = np.setdiff1d(free.tokens, [PAD, EOS])[:2].tolist()
     expected = model.generate(
-        SOURCE, replace(FEW, size=2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
+        SOURCE, replace(FEW, beam_size=2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
     )
     outputs = few.run(beam_size=2, prefix=PREFIX, suppressed=[[*suppressed, 4]])
     assert_equal(outputs, expected)

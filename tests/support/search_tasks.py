@@ -275,7 +275,7 @@ class Sentence:
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.
         """
-        search, members = self.search, self.search.size // self.search.groups
+        search, members = self.search, self.search.beam_size // self.search.groups
         live, ended = ([[()] for _ in range(search.groups)], [[] for _ in range(search.groups)])
         for _ in range(self.limit):
             chosen = Counter()  # by earlier groups
@@ -303,7 +303,7 @@ class Sentence:
                     live[group] = []
         outputs = dict.fromkeys(tokens for group in ended for tokens in group)  # no duplicates
         return sorted(outputs, key=lambda tokens: -self.score(tokens))[
-            : search.n_best or search.size
+            : search.n_best or search.num_hypotheses
         ]
 
 

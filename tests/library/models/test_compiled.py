@@ -45,7 +45,7 @@ def test_each_search_and_maximum_length_is_compiled_separately(monkeypatch):
     model, calls = small_model(), calls_of("search", monkeypatch)
     for search, max_length in [(GreedySearch(), 2), (BeamSearch(2), 2), (GreedySearch(), 3)]:
         result = model.generate(sources(1, 2), search=search, max_length=max_length)
-        assert result.tokens.shape == (1, search.size, result.lengths.max())
+        assert result.tokens.shape == (1, search.num_hypotheses, result.lengths.max())
         assert result.lengths.max() <= max_length
     assert len(calls) == 3
 

@@ -571,7 +571,7 @@ def test_the_number_of_python_calls_does_not_grow_with_the_vocabulary(search):
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "3", None])
 def test_a_beam_size_must_be_a_positive_int(size):
-    with pytest.raises(ValueError, match="`size` must be an int of at least 1"):
+    with pytest.raises(ValueError, match="`beam_size` must be an int of at least 1"):
         BeamSearch(size)
 
 
@@ -666,3 +666,9 @@ def test_a_saved_setting_outside_of_its_range_is_loaded_with_a_warning(search, n
     assert f"`{name}`" in caplog.text
     with pytest.raises(ValueError, match=name):
         type(search)(2, **{name: value})
+
+
+def test_a_config_of_a_former_version_with_size_is_loaded():
+    config = BeamSearch(3, 0.5).get_config()
+    config["size"] = config.pop("beam_size")
+    assert BeamSearch.from_config(config) == BeamSearch(3, 0.5)
