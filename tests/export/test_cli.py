@@ -249,7 +249,7 @@ def test_translate_reads_text_as_train_does(command, artifact, tmp_path, name):
 # Runs the command with imports of Keras and of backends made an error.
 WITHOUT_KERAS = """
 import sys
-for name in ("keras", "tensorflow", "jax", "torch", "keras_bahdanau"):
+for name in ("keras", "tensorflow", "jax", "torch"):
     sys.modules[name] = None
 from keras_bahdanau_cli import __main__ as cli
 cli.main()
@@ -510,8 +510,8 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
 @pytest.mark.parametrize(
     ("missing", "module", "hint"),
     [
-        ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
-        ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
+        ("keras", "keras_bahdanau.layers", 'pip install "keras-bahdanau[tensorflow]"'),
+        ("jax", "keras_bahdanau.layers", 'pip install "keras-bahdanau[jax]"'),
         ("typer", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )

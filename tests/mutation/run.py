@@ -4,6 +4,7 @@
     python tests/mutation/run.py --all           # with the tests of `make test-all`
     python tests/mutation/run.py NAME ...        # some of them
     python tests/mutation/run.py --missed-by RESULTS.jsonl
+    python tests/mutation/run.py --check         # only list the entries that do not apply
 
 Each bug is written into a copy of the working tree. The test files of its entry then run on each
 backend until a test fails. For code that computes, tests/conformance runs, too.
@@ -11,6 +12,7 @@ Results are appended to a file. A bug that is already in this file is not run ag
 """
 
 import argparse
+import ast
 import concurrent.futures
 import json
 import os
@@ -23,6 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from syntax import mutated
 from table import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,13 +33,17 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 BACKENDS = ("torch", "tensorflow", "jax")
 SECONDS = 600  # for one backend; a bug may make a test wait for ever
 CONFORMANCE = "tests/conformance"
-# The tests of that folder for the code of each package. The runtime needs no backend.
+# The tests of that folder for the code of each package. The others need no backend.
 CONFORMANCE_OF = {
-    "keras_bahdanau/": [CONFORMANCE],
-    "export/keras_bahdanau_export/": [f"{CONFORMANCE}/test_export.py"],
-    "export/keras_bahdanau_runtime/": [],
-    "export/keras_bahdanau_cli/": [],
+    "keras_bahdanau": [CONFORMANCE],
+    "keras_bahdanau_export": [f"{CONFORMANCE}/test_export.py"],
+    "keras_bahdanau_runtime": [],
+    "keras_bahdanau_cli": [],
 }
+
+
+def package_of(mutation):
+    return mutation.code.partition(":")[0].partition(".")[0]
 
 
 def selection(mutation, backend, everything):
@@ -46,7 +53,7 @@ def selection(mutation, backend, everything):
     exports = [file for file in files if file.startswith("tests/export/")]
     others = [file for file in files if file not in exports]
     library = [file for file in others if file.startswith(("tests/library/", "tests/examples/"))]
-    (conformance,) = (c for p, c in CONFORMANCE_OF.items() if mutation.path.startswith(p))
+    conformance = CONFORMANCE_OF[package_of(mutation)]
     if backend == "torch":
         return others + conformance
     if backend == "tensorflow":
@@ -92,18 +99,15 @@ def first_failure(tree, backend, files):
 
 def examine(mutation, tree, everything):
     """Run the tests of a bug until one fails; return the entry of the results."""
-    path, begin = tree / mutation.path, time.monotonic()
+    begin = time.monotonic()
+    path, code = mutated(mutation, tree)
     source = path.read_text("utf-8")
-    if source.count(mutation.old) != 1:
-        raise ValueError(
-            f"`old` of {mutation.name} must occur once in {mutation.path}. "
-            f"Received: {source.count(mutation.old)} times."
-        )
-    path.write_text(source.replace(mutation.old, mutation.new), "utf-8")
-    entry = {"name": mutation.name, "path": mutation.path, "backend": None, "test": None}
+    path.write_text(code, "utf-8")
+    name = path.relative_to(tree).as_posix()
+    entry = {"name": mutation.name, "path": name, "backend": None, "test": None}
     try:
         # TensorFlow runs tests/export, which is the most likely place for a bug of that package.
-        exports = mutation.path.startswith("export/keras_bahdanau_export/")
+        exports = package_of(mutation) == "keras_bahdanau_export"
         for backend in sorted(BACKENDS, key=lambda name: exports and name != "tensorflow"):
             files = selection(mutation, backend, everything)
             test = first_failure(tree, backend, files) if files else None
@@ -115,11 +119,26 @@ def examine(mutation, tree, everything):
     return {**entry, "seconds": round(time.monotonic() - begin)}
 
 
+def errors_of(mutations):
+    """Return one message per entry that does not apply to the code, or does not change it."""
+    messages = []
+    for mutation in mutations:
+        try:
+            path, code = mutated(mutation, ROOT)
+        except ValueError as error:
+            messages.append(str(error))
+        else:
+            if ast.dump(ast.parse(path.read_text("utf-8"))) == ast.dump(ast.parse(code)):
+                messages.append(f"Mutation {mutation.name}: `new` must differ from `old`.")
+    return messages
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="bugs; all of them without a name")
     parser.add_argument("--all", action="store_true", help="the tests of `make test-all`")
     parser.add_argument("--missed-by", type=Path, help="only the bugs that these results missed")
+    parser.add_argument("--check", action="store_true", help="only check that entries apply")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("mutations.jsonl"))
     options = parser.parse_args()
@@ -129,6 +148,10 @@ def main():
     if options.missed_by:
         lines = options.missed_by.read_text("utf-8").splitlines()
         names &= {entry["name"] for entry in map(json.loads, lines) if entry["test"] is None}
+    errors = errors_of([mutation for mutation in MUTATIONS if mutation.name in names])
+    if errors or options.check:
+        print("\n".join([*errors, f"{len(errors)} of {len(names)} entries do not apply."]))
+        return 1 if errors else 0
     entries = []
     if options.output.exists():
         entries = [json.loads(line) for line in options.output.read_text("utf-8").splitlines()]
