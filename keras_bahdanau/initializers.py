@@ -98,6 +98,3 @@ class PerGate(keras.initializers.Initializer):
             "initializer": keras.initializers.serialize(self.initializer),
             "gates": self.gates,
         }
-
-
-import keras_bahdanau.registered  # noqa: E402, F401 - last; see there

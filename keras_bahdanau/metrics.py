@@ -126,6 +126,3 @@ class TokenAccuracy(_TokenMean):
         check_logits(labels, logits)
         best = ops.argmax(logits, axis=-1)
         return ops.cast(ops.equal(ops.cast(labels, best.dtype), best), "float32")
-
-
-import keras_bahdanau.registered  # noqa: E402, F401 - last; see there

@@ -180,6 +180,3 @@ def ema_weights(model):
     finally:
         for weight, value in zip(weights, saved, strict=True):
             weight.assign(value)
-
-
-import keras_bahdanau.registered  # noqa: E402, F401 - last; see there

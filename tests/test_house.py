@@ -27,6 +27,8 @@ from documented_names import (
     summary,
 )
 
+from keras_bahdanau import backend
+
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
 RUNTIME = ROOT / "export" / "keras_bahdanau_runtime"
@@ -62,14 +64,18 @@ SEAMS = {
     "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
     "keras_bahdanau_runtime.ray": "keras_bahdanau_cli.translate",
 }
-REGISTERED = "keras_bahdanau.registered"  # imports the folders of the library, and each imports it
+
+
+def file_of(module: str) -> Path:
+    parts = module.split(".")
+    path = (ROOT if parts[0] == LIBRARY.name else EXPORT.parent).joinpath(*parts)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 # Modules that load without Keras until a name that needs it is used.
 WITHOUT_KERAS = [
-    *(LIBRARY / f"{name}.py" for name in ("__init__", "artifacts", "launcher", "lazy_names")),
-    *(LIBRARY / f"{name}.py" for name in ("plot", "run_folder", "schedules", "text")),
-    *(LIBRARY / "data" / f"{name}.py" for name in ("__init__", "blocks", "corpus", "filters")),
-    LIBRARY / "data" / "preparation.py",
-    *(LIBRARY / "training" / f"{name}.py" for name in ("__init__", "initial", "options", "start")),
+    LIBRARY / "__init__.py",
+    *(file_of(module) for module in sorted(backend.WITHOUT_KERAS)),
     *(EXPORT / f"{name}.py" for name in ("__init__", "model_card", "options")),
     EXPORT / "graph" / "writer.py",
     EXPORT / "triton" / "repository.py",
@@ -166,10 +172,8 @@ def imports(path: Path) -> list[Import]:
 
 @pytest.mark.parametrize("package", FILES)
 def test_there_are_no_import_cycles(package):
-    # A folder imports `registered` for its effect only, and no name of it.
     graph = {
-        module_name(path): {i.module for i in imports(path)} & MODULES - {REGISTERED}
-        for path in FILES[package]
+        module_name(path): {i.module for i in imports(path)} & MODULES for path in FILES[package]
     }
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
@@ -219,7 +223,7 @@ def test_library_imports_only_from_its_own_namespace_or_those_below():
     for path in LIBRARY_FILES:
         own = module_name(path)
         for module in [statement.module for statement in imports(path)]:
-            if module.split(".")[0] == "keras_bahdanau" and REGISTERED not in (own, module):
+            if module.split(".")[0] == "keras_bahdanau" and own != "keras_bahdanau.registered":
                 message = f"{file_id(path)} imports {module} from above it."
                 assert floor_of(module) <= floor_of(own), message
 
@@ -230,26 +234,12 @@ def test_floors_are_the_folders_of_the_library():
     assert folders <= set(FLOORS) <= folders | modules | {""}
 
 
-def file_of(module: str) -> Path:
-    parts = module.split(".")
-    path = (ROOT if parts[0] == LIBRARY.name else EXPORT.parent).joinpath(*parts)
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
 @pytest.mark.parametrize("path", WITHOUT_KERAS, ids=file_id)
 def test_modules_of_commands_import_keras_only_when_they_need_it(path):
     for module in [statement.module for statement in imports(path) if not statement.deferred]:
         assert module.split(".")[0] not in BACKENDS
         if module in MODULES and not module.startswith("keras_bahdanau_runtime"):
             assert file_of(module) in WITHOUT_KERAS
-
-
-def test_library_imports_no_names_of_folders():
-    # A folder imports `registered`, which imports all others, so its names do not exist yet.
-    folders = {module_name(path.parent / "__init__.py") for path in LIBRARY.rglob("__init__.py")}
-    for path in LIBRARY_FILES:
-        if path.name != "__init__.py" and module_name(path) != REGISTERED:
-            assert folders.isdisjoint(i.module for i in imports(path) if not i.deferred), path
 
 
 def unexplained_lines(source: str, words: list[tuple[str, str, str]]) -> list[int]:

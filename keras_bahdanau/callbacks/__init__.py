@@ -1,6 +1,5 @@
 """Callbacks that evaluate, save, resume and display training."""
 
-from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
 from keras_bahdanau.callbacks.progress import ProgressDisplay

@@ -1,6 +1,5 @@
 """Attention mechanisms, encoders, decoders and cells."""
 
-from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.layers.attention import (
     Attention,
     AttentionPooling,

@@ -1,6 +1,5 @@
 """Losses over target tokens and attention weights."""
 
-from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.layers.attention.coverage import coverage_loss
 from keras_bahdanau.losses.crossentropy import AlignmentCrossentropy, TokenCrossentropy
 

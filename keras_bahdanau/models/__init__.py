@@ -1,6 +1,5 @@
 """Sequence-to-sequence models, ensembles of them, and shortlists."""
 
-from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.models.seq2seq import Seq2Seq

@@ -1,6 +1,5 @@
 """Greedy, beam and sampling search, and forced decoding, over any step function."""
 
-from keras_bahdanau import registered as registered  # first; see there
 from keras_bahdanau.search.base import Generation, Search
 from keras_bahdanau.search.beam import BeamSearch, GreedySearch
 from keras_bahdanau.search.decode import Decode

@@ -1,5 +1,5 @@
 """Whole training runs, and averages of their checkpoints."""
 
-from keras_bahdanau.lazy_names import lazy_names
+import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

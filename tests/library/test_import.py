@@ -45,6 +45,17 @@ def test_classes_of_saved_models_are_registered_with_keras(statement):
         assert f"keras_bahdanau>{name}" in names
 
 
+def test_a_module_that_brings_keras_is_executed_once():
+    code = """
+import keras_bahdanau.initializers as module
+from keras_bahdanau.layers.attention import bahdanau
+import keras
+print(keras.saving.get_registered_object("keras_bahdanau>PerGate") is module.PerGate)
+print(module.__spec__.origin == module.__file__)
+"""
+    assert output_of(code).split() == ["True", "True"]
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -21,16 +21,16 @@ class Mutation(NamedTuple):
 MUTATIONS = (
     Mutation(
         "keras-alone-registers-no-classes",
-        "keras_bahdanau:register_with_keras",
-        "sys.meta_path.insert(0, _AfterKeras())",
-        "_AfterKeras()",
+        "keras_bahdanau:_with_classes.load_with_classes",
+        "_import_classes()",
+        "pass",
         "library/test_import.py",
     ),
     Mutation(
-        "lazy-data-registers-no-classes",
-        "keras_bahdanau:lazy_names.load_or_explain",
-        "sys.modules.get('keras') is not None",
-        "False",
+        "library-modules-are-executed-twice",
+        "keras_bahdanau:_KerasFirst.find_spec",
+        "name not in sys.modules",
+        "True",
         "library/test_import.py",
     ),
     Mutation(
