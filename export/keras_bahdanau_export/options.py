@@ -93,7 +93,9 @@ class ExportOptions:
         False, "Also write encoder.onnx and step.onnx, for decoding token by token.", panel="Output"
     )
     captured: bool = _flag(
-        False, "Also write the search in steps that CUDA can record.", panel="Output"
+        False,
+        "Also write the search as three graphs that a GPU can replay (CUDA graphs).",
+        panel="Output",
     )
     precision: str = _flag(
         "float32", "Number format: float32, float16 (GPU) or int8 (CPU).", panel="Output"

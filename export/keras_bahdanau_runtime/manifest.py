@@ -215,7 +215,7 @@ def expect_unreplaced(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except ArtifactError as error:
-        if _is_still_there(manifest):
+        if _is_unchanged(manifest):
             raise
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the artifact that was opened. It was replaced since: "
@@ -223,10 +223,11 @@ def expect_unreplaced(manifest: Manifest) -> Iterator[None]:
         ) from error
 
 
-def _is_still_there(manifest: Manifest) -> bool:
+def _is_unchanged(manifest: Manifest) -> bool:
+    """Return whether the folder still contains the artifact that was opened."""
     try:
         return _read_manifest(manifest.folder) == manifest
-    except (ArtifactError, ValueError):  # no artifact is
+    except (ArtifactError, ValueError):  # the folder contains no artifact
         return False
 
 

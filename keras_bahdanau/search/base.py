@@ -92,13 +92,13 @@ class Switch(NamedTuple):
         applies: Scalar bool tensor.
         settings: The settings of a search without these constraints, a dict.
         inputs: Fields of the `Task` that are `None` without them.
-        last: Value of `applies` for which the next switches are not looked at, or `None`.
+        skips_at: Value of `applies` that skips the following switches; `None` for no value.
     """
 
     applies: Any
     settings: Any
     inputs: Any
-    last: Any
+    skips_at: Any
 
 
 class Candidates(NamedTuple):
@@ -132,7 +132,7 @@ class Candidates(NamedTuple):
 
 # Groups of constraints. A step computes a group only if one of its constraints applies.
 _CHANGING_LOGITS = ("no_repeat_ngram", "repetition_penalty", "suppressed")
-_RARE = ("completions", "required")
+_CHANGING_CANDIDATES = ("completions", "required")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,9 +247,10 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
-            completions: `(B, V)` or `(1, V)` int32, one more than a position for each token, 0 for
-                none; or `None`. A hypothesis that has the tokens of the prefix before the position
-                may have this token there instead of the rest of the prefix.
+            completions: `(B, V)` or `(1, V)` int32, a number for each token of the vocabulary; or
+                `None`. A token with the number `i + 1` may end the prefix at position `i`: a
+                hypothesis that has the tokens of the prefix before `i` may have this token there
+                instead of the rest of the prefix. 0 is for all other tokens.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -401,17 +402,17 @@ class Search:
             for name, value in ids.items()
             if value is not None
         }
-        # Without any constraint there is nothing else to look at. With a rare one, a step computes
-        # all constraints.
-        groups = (tuple(applies), False), (_RARE, True), (_CHANGING_LOGITS, None)
+        # If no constraint applies, the first switch skips the others. If one of the few that change
+        # the candidates applies, the second does, and the step computes all constraints.
+        groups = (tuple(applies), False), (_CHANGING_CANDIDATES, True), (_CHANGING_LOGITS, None)
         switches = []
-        for group, last in groups:
+        for group, skips_at in groups:
             names = [name for name in group if name in applies]
             if names:
                 switch = functools.reduce(ops.logical_or, [applies[name] for name in names])
                 neutral = {name: self._constraints[name] for name in names if name in settings}
                 inputs = [name for name in names if name not in settings]
-                switches.append(Switch(switch, neutral, inputs, last))
+                switches.append(Switch(switch, neutral, inputs, skips_at))
         return tuple(switches)
 
     def _initial_past(self, task, rows, max_length, memory_length):
@@ -487,16 +488,16 @@ class Search:
     def _choice(self, task, t, tokens, past, logits, log_probs, weights, hypotheses):
         """Return the choice of tokens at step `t` and the `Past` there."""
         if task.switches:
-            (applies, settings, inputs, last), *switches = task.switches
+            (applies, settings, inputs, skips_at), *switches = task.switches
             rest = t, tokens, past, logits, log_probs, weights, hypotheses
             free, free_task = self.with_options(**settings), task._replace(**dict.fromkeys(inputs))
             return ops.cond(
                 applies,
                 lambda: self._choice(
-                    task._replace(switches=() if last is True else switches), *rest
+                    task._replace(switches=() if skips_at is True else switches), *rest
                 ),
                 lambda: free._choice(
-                    free_task._replace(switches=() if last is False else switches), *rest
+                    free_task._replace(switches=() if skips_at is False else switches), *rest
                 ),
             )
         past = self._past_at(task, t, tokens, past, weights)

@@ -11,8 +11,9 @@ class Past(NamedTuple):
     Attributes:
         tokens: `(R, T)` int32 tokens so far, `PAD` at later positions.
         coverage: `(R, Tx)` float32 sums of the attention weights.
-        parents: `(R,)` int32, the row of the other parts that each hypothesis continues; `()` for
-            its own. The next step reorders the parts, unless no constraint applies.
+        parents: `(R,)` int32, the row of `tokens` and `coverage` with the earlier steps of each
+            hypothesis; `()` if that is its own row. The next step reorders the parts, unless no
+            constraint applies.
     """
 
     tokens: Any = ()
