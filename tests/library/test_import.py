@@ -1,4 +1,4 @@
-"""What `import keras_bahdanau` imports, now and when Keras is imported."""
+"""Imports of `keras_bahdanau` with and without Keras, and the registration of its classes."""
 
 import subprocess
 import sys
