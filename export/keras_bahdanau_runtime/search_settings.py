@@ -53,6 +53,8 @@ def _setting(kind: type[int] | type[float], low: float, high: float, meaning: st
 class SearchSettings:
     """Settings of a search that a call may change; `None` keeps the one of the export or of a run.
 
+    Their order is that of the inputs in graphs.
+
     Example:
 
     >>> SearchSettings(beam_size=2).top_k is None
@@ -65,6 +67,13 @@ class SearchSettings:
     # With 5, the length of an output is divided by at most 1e32 for 2 * `_LONGEST` tokens.
     length_penalty: float | None = _setting(float, 0, 5, "exponent of the length penalty")
     coverage_penalty: float | None = _setting(float, 0, 1000, "weight of the coverage penalty")
+    temperature: float | None = _setting(
+        float, 1e-6, 1_000_000, "temperature of sampling (more is more random)"
+    )
+    top_k: int | None = _setting(
+        int, 0, _INT32_MAX, "number of most probable tokens to sample from (0 for all)"
+    )
+    top_p: float | None = _setting(float, 1e-6, 1, "probability mass of the tokens to sample from")
     min_length: int | None = _setting(
         int, 0, _LONGEST, "smallest number of output tokens, with the end of sentence"
     )
@@ -77,13 +86,6 @@ class SearchSettings:
     repetition_penalty: float | None = _setting(
         float, 1, 1000, "factor of the log-probability of a repeated token (1 for none)"
     )
-    temperature: float | None = _setting(
-        float, 1e-6, 1_000_000, "temperature of sampling (more is more random)"
-    )
-    top_k: int | None = _setting(
-        int, 0, _INT32_MAX, "number of most probable tokens to sample from (0 for all)"
-    )
-    top_p: float | None = _setting(float, 1e-6, 1, "probability mass of the tokens to sample from")
 
 
 # The settings of `SearchSettings`, and those that only searches in Keras have, by name.
