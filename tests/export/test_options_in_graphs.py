@@ -100,13 +100,13 @@ def test_a_beam_has_the_options_of_its_search(beam):
 # Options at run time, the same settings of a search, and arguments of `generate`.
 BEAMS = {
     "defaults": ({}, {}, {}),
-    "beam_size 1": ({"beam_size": 1}, {"size": 1}, {}),
+    "beam_size 1": ({"beam_size": 1}, {"beam_size": 1}, {}),
     "beam_size 2": (
         {"beam_size": 2, "length_penalty": 0.0},
-        {"size": 2, "length_penalty": 0.0},
+        {"beam_size": 2, "length_penalty": 0.0},
         {},
     ),
-    "beam_size 4": ({"beam_size": 4, "min_length": 6}, {"size": 4, "min_length": 6}, {}),
+    "beam_size 4": ({"beam_size": 4, "min_length": 6}, {"beam_size": 4, "min_length": 6}, {}),
     "length_penalty": ({"length_penalty": 2.0}, {"length_penalty": 2.0}, {}),
     "coverage_penalty": ({"coverage_penalty": 0.3}, {"coverage_penalty": 0.3}, {}),
     "max_length": ({"max_length": 4}, {}, {"max_length": 4}),
@@ -114,7 +114,7 @@ BEAMS = {
     "bigrams": ({"no_repeat_ngram": 2}, {"no_repeat_ngram": 2}, {}),
     "trigrams": (
         {"no_repeat_ngram": 3, "beam_size": 3},
-        {"no_repeat_ngram": 3, "size": 3},
+        {"no_repeat_ngram": 3, "beam_size": 3},
         {},
     ),
     "repetition_penalty": ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}, {}),
@@ -133,7 +133,7 @@ BEAMS = {
             "suppressed": [[17, PAD], [EOS, 5], [PAD, PAD]],
         },
         {
-            "size": 3,
+            "beam_size": 3,
             "length_penalty": 0.6,
             "coverage_penalty": 0.2,
             "min_length": 5,
