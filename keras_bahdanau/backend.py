@@ -73,10 +73,10 @@ class _KerasFirst:
                 raise
             raise missing_keras(error.name) from error
         _import_classes()
-        if name not in sys.modules:
+        loaded = sys.modules.get(name)
+        if loaded is None or loaded.__spec__ is None:
             return None
-        spec = copy.copy(sys.modules[name].__spec__)
-        assert spec is not None
+        spec = copy.copy(loaded.__spec__)
         spec.loader = _Loaded()  # type: ignore[assignment]
         return spec
 
