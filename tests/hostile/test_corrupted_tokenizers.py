@@ -31,7 +31,7 @@ TEXTS = ["a man on a bike", "a dog on a boat"] * 3
 def folder(tmp_path_factory):
     """Files of each kind: learned ones, converted ones, and those of the other libraries."""
     folder = tmp_path_factory.mktemp("tokenizers")
-    for kind in ("bpe", "words", "characters"):
+    for kind in ("bpe", "words", "characters", "symbols"):
         Tokenizer.train(TEXTS, TEXTS, 300, kind=kind).save(folder / f"{kind}.json")
     for name in ("bpe", "unigram"):
         contents = (FILES / f"{name}.model").read_bytes()

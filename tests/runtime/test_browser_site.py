@@ -227,7 +227,7 @@ def test_half_of_a_character_is_refused(page):
 
 
 @pytest.mark.parametrize("normalization", [None, "nfc", "nfkc"])
-@pytest.mark.parametrize("kind", ["bpe", "words", "characters", "bytes"])
+@pytest.mark.parametrize("kind", ["bpe", "words", "characters", "symbols", "bytes"])
 def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, normalization):
     chosen = random.Random(3)
     texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]

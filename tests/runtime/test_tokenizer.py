@@ -122,7 +122,7 @@ def test_words_and_characters_that_are_rare_are_unknown():
     assert characters.source_tokens("Hu\u00e9 \n") == ["H", "u", "<unk>", " ", "<unk>", "</s>"]
 
 
-@pytest.mark.parametrize("kind", ["words", "characters", "bytes"])
+@pytest.mark.parametrize("kind", ["words", "characters", "symbols", "bytes"])
 def test_known_pieces_of_each_kind_give_the_text_back(kind, tmp_path):
     text = "  Der Hund,\n12 H\u00fcte  </s> "
     tokenizer = Tokenizer.train([text], [text], kind=kind, min_frequency=1, joint=False)
@@ -133,6 +133,27 @@ def test_known_pieces_of_each_kind_give_the_text_back(kind, tmp_path):
     ids = loaded.encode_target(text)
     assert loaded.decode(ids) == text
     assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+
+
+def test_symbols_are_the_parts_between_spaces():
+    texts = ["t\u0361\u0255\u0348 a\u02d0  AH0", "AH0"]
+    tokenizer = Tokenizer.train(texts, texts, kind="symbols", min_frequency=1)
+    tokens = ["t\u0361\u0255\u0348", " a\u02d0", " ", " AH0", "</s>"]
+    assert tokenizer.source_tokens(texts[0]) == tokens
+    assert tokenizer.target_vocabulary_size == 8
+    last = tokenizer.encode_target("AH0")[0]
+    assert tokenizer.decode([last, UNK, last]) == "AH0 <unk> AH0"
+
+
+def test_each_side_has_its_own_kind(tmp_path):
+    kinds = ("characters", "symbols")
+    tokenizer = Tokenizer.train(["aab"], ["AA1 B"], joint=False, min_frequency=1, kind=kinds)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.source_tokens("ba") == ["b", "a", "</s>"]
+    assert loaded.target_tokens(loaded.encode_target("B AA1 AA1")) == ["B", " AA1", " AA1", "</s>"]
+    with pytest.raises(ValueError, match="`joint` must be False for sides of two kinds"):
+        Tokenizer.train(["a"], ["a"], kind=kinds)
 
 
 def test_each_side_of_a_combined_tokenizer_keeps_its_pieces(joint, tmp_path):

@@ -7,8 +7,8 @@ const MAX_CACHED_PARTS = 10000;
 // The parts of a text, as in text/tokenizer.py. Each digit is a part of its own.
 const DIGIT = /(\p{N})/u;
 const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200C\u200D]*| ?[^\p{White_Space}\p{L}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
-const CHARACTERS = /[^]/gu;
-const CHARACTER_PATTERN = "[\\s\\S]"; // in the file
+// Kinds without words, by their pattern in the file.
+const PATTERNS = { "[\\s\\S]": /[^]/gu, " [^ ]*": / [^ ]*/gu };
 
 // Printable Latin-1 letters represent themselves as bytes. The letters from U+0100 on represent the
 // other bytes in order.
@@ -19,15 +19,16 @@ const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
 /** The vocabulary of one language. */
 class Side {
-  /** `document` is a language of tokenizer.json; `stripsSpace` whether texts lose their first space. */
-  constructor(document, stripsSpace) {
+  /** `document` is a language of tokenizer.json; `spelling` that of its pieces, if the file has one. */
+  constructor(document, spelling) {
     const steps = (step, name) => step === null ? [] : step[name] ?? [step];
     const normalizers = steps(document.normalizer, "normalizers").map(({ type }) => type);
     const patterns = steps(document.pre_tokenizer, "pretokenizers").map(({ pattern }) => pattern?.Regex);
     this.form = normalizers.find((type) => /^NFK?C$/.test(type));
     this.addsSpace = normalizers.includes("Prepend");
-    this.splitsCharacters = patterns.includes(CHARACTER_PATTERN);
-    this.stripsSpace = stripsSpace;
+    this.parts = patterns.map((pattern) => PATTERNS[pattern]).find(Boolean);
+    this.stripsSpace = spelling?.strips_space ?? true; // whether texts lose their first space
+    this.unknown = spelling?.mark === "" ? ` ${SPECIAL[UNK]}` : SPECIAL[UNK]; // symbols have spaces
     this.ids = new Map(Object.entries(document.model.vocab));
     this.pieces = [];
     for (const [piece, id] of this.ids) this.pieces[id] = Uint8Array.from(piece, (letter) => BYTES.get(letter));
@@ -49,8 +50,8 @@ class Side {
   encode(text) {
     if (this.form) text = text.normalize(this.form);
     if (this.addsSpace && text) text = ` ${text}`;
-    const parts = this.splitsCharacters
-      ? text.match(CHARACTERS) ?? []
+    const parts = this.parts
+      ? text.match(this.parts) ?? []
       : text.split(DIGIT).flatMap((part) => part.match(DIGIT) ? [part] : part.match(WORDS) ?? []);
     return [...parts.flatMap((part) => this.encodePart(part)), EOS];
   }
@@ -124,7 +125,7 @@ class Side {
       let text = "";
       if (id in SPECIAL || !(id in this.pieces)) {
         end();
-        if (id !== PAD && id !== BOS) text = SPECIAL[id === EOS ? EOS : UNK];
+        if (id !== PAD && id !== BOS) text = id === EOS ? SPECIAL[EOS] : this.unknown;
       } else {
         text = decoder.decode(this.pieces[id], { stream: true });
       }
@@ -138,9 +139,8 @@ class Side {
 /** The tokenizer of an artifact. `contents` is the document of its tokenizer.json. */
 export class Tokenizer {
   constructor({ source, target, spellings }) {
-    const strips = (index) => spellings?.[index].strips_space ?? true;
-    this.source = new Side(source, strips(0));
-    this.target = target === null ? this.source : new Side(target, strips(1));
+    this.source = new Side(source, spellings?.[0]);
+    this.target = target === null ? this.source : new Side(target, spellings?.[1]);
   }
 }
 

@@ -27,6 +27,7 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
     CHARACTERS,
     MAX_FILE_BYTES,
     MAX_VOCABULARY_SIZE,
+    SYMBOLS,
     WORDS,
     InvalidTokenizer,
     check_growth,
@@ -42,7 +43,7 @@ FORMAT = "keras_bahdanau tokenizer"
 # tokenizer is written as the first version that has what it needs, which earlier versions of this
 # package can read.
 VERSIONS = (1, 2, 3)
-KINDS = ("bpe", "words", "characters", "bytes")
+KINDS = ("bpe", "words", "characters", "symbols", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
 NORMALIZATIONS = ("nfc", "nfkc")
 
@@ -183,7 +184,7 @@ class Tokenizer:
         joint: bool = True,
         min_frequency: int = 2,
         normalization: str | None = None,
-        kind: str = "bpe",
+        kind: str | tuple[str, str] = "bpe",
     ) -> "Tokenizer":
         """Learn the pieces from text.
 
@@ -200,35 +201,42 @@ class Tokenizer:
                 also replaces ligatures, wide letters and similar characters; `None` to leave texts
                 unchanged. It is saved in the tokenizer's file.
             kind: "bpe" for byte pairs. "words" for the most frequent words, with runs of
-                punctuation and single digits as words of their own, and "characters" for the most
-                frequent characters; other ones are `<unk>`. "bytes" for the 256 bytes alone.
+                punctuation and single digits as words of their own, "characters" for the most
+                frequent characters, and "symbols" for the most frequent parts between spaces, such
+                as phonemes; other ones are `<unk>`. "bytes" for the 256 bytes alone. A pair has
+                the kind of the sources and that of the targets.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             ValueError: `vocabulary_size` is below 260 or above 2**20, `min_frequency` is below 1,
-                `normalization` or `kind` is unknown, or `sources` or `targets` contain an item that
-                is not text, or no text.
+                `normalization` or `kind` is unknown, `kind` has two kinds for a `joint` vocabulary,
+                or `sources` or `targets` contain an item that is not text, or no text.
         """
         check_range(
             "vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE
         )
         check_range("min_frequency", min_frequency, int, 1)
         check_normalization(normalization)
-        check_kind(kind)
+        kinds = kind if isinstance(kind, tuple) and len(kind) == 2 else (kind, kind)
+        for side_kind in kinds:
+            check_kind(side_kind)
+        if joint and kinds[0] != kinds[1]:
+            raise argument_error("joint", "be False for sides of two kinds", received=f"{joint}")
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
                 raise argument_error(name, "hold a sentence", texts)
-        if kind == "bytes":
-            vocabulary_size = MIN_VOCABULARY_SIZE
-        settings = vocabulary_size, min_frequency, normalization, kind
-        # Words have the space before them, but a character does not.
-        spelling = Spelling(strips_space=kind != "characters")
+        settings = vocabulary_size, min_frequency, normalization
+        spellings = [_spelling_of(side_kind) for side_kind in kinds]
         if joint:
-            return cls(_learn(sources + targets, *settings), None, spelling)
-        return cls(_learn(sources, *settings), _learn(targets, *settings), spelling, spelling)
+            return cls(_learn(sources + targets, kinds[0], *settings), None, spellings[0])
+        source, target = (
+            _learn(texts, side_kind, *settings)
+            for texts, side_kind in zip((sources, targets), kinds, strict=True)
+        )
+        return cls(source, target, *spellings)
 
     @classmethod
     def from_pieces(
@@ -416,7 +424,7 @@ class Tokenizer:
         ]
         sides = zip((self._source, self._target), self._spellings, strict=True)
         return all(
-            _form(side) in forms and spelling.kind == "byte-level" and spelling.mark is None
+            _form(side) in forms and spelling.kind == "byte-level" and not spelling.mark
             for side, spelling in sides
         )
 
@@ -669,13 +677,20 @@ def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
     return spelling
 
 
+def _spelling_of(kind: str) -> Spelling:
+    """Return the spelling of a kind of pieces that is learned."""
+    # Words and symbols have the space before them, but a character does not. An unknown symbol is
+    # also decoded with a space, so that it does not change the symbol before it.
+    return Spelling(strips_space=kind != "characters", mark="" if kind == "symbols" else None)
+
+
 def _learn(
-    texts: list[str], vocabulary_size: int, min_frequency: int, normalization: str | None, kind: str
+    texts: list[str], kind: str, vocabulary_size: int, min_frequency: int, normalization: str | None
 ) -> Any:
     lib = require("tokenizers", extra="text")
     tokenizer = _untrained(normalization, kind)
     settings = {
-        "vocab_size": vocabulary_size,
+        "vocab_size": MIN_VOCABULARY_SIZE if kind == "bytes" else vocabulary_size,
         "min_frequency": min_frequency,
         "special_tokens": [SPECIAL[index] for index in sorted(SPECIAL)],
         "show_progress": False,
@@ -712,8 +727,9 @@ def _untrained(normalization: str | None, kind: str) -> Any:
         lib.pre_tokenizers.Digits(individual_digits=True),
         split(lib.Regex(WORDS), "isolated"),
     ]
-    if kind == "characters":
-        parts = [split(lib.Regex(CHARACTERS), "isolated")]
+    if kind in ("characters", "symbols"):
+        pattern = CHARACTERS if kind == "characters" else SYMBOLS
+        parts = [split(lib.Regex(pattern), "isolated")]
     byte_level = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*parts, byte_level])
     decoders = [lib.decoders.ByteLevel(), lib.decoders.Strip(" ", 1, 0)]

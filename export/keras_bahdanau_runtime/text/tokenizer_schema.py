@@ -37,10 +37,11 @@ WORDS = (
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
 CHARACTERS = r"[\s\S]"
+SYMBOLS = " [^ ]*"  # a space is added at the start of each text
 # Regular expressions of normalizers, which match in linear time.
 MANY_SPACES, OUTER_SPACE, FINAL_MARKS = " {2,}", r"\A | \z", "(?<!\u2581)\u2581+\\z"
 # The regular expressions that a file may contain. Another one may never end.
-PATTERNS = (WORDS, CHARACTERS, MANY_SPACES, OUTER_SPACE, FINAL_MARKS)
+PATTERNS = (WORDS, CHARACTERS, SYMBOLS, MANY_SPACES, OUTER_SPACE, FINAL_MARKS)
 
 POST_PROCESSOR = {
     "type": "TemplateProcessing",
