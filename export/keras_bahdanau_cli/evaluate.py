@@ -138,15 +138,16 @@ def evaluate(
     sources, *targets = texts
     # Split references are joined like the translations.
     join = engine.tokenizer.join_target
-    reference, *more_references = [[join(text) for text in side] for side in targets]
+    references_of = [[join(text) for text in row] for row in zip(*targets, strict=True)]
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
     outputs = [translation.text for translation in translations]
-    scores = corpus_scores(outputs, reference, tokenize, more_references)
-    rows = zip(reference, *more_references, strict=True)
-    exact = sum(text in row for text, row in zip(outputs, rows, strict=True)) / len(outputs)
-    print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
+    scores = corpus_scores(outputs, references_of, tokenize, engine.tokenizer.target_unit)
+    print(
+        f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {scores['exact']:.1f}%  "
+        f"symbol errors {scores['ser']:.1f}%"
+    )
 
 
 def _read_texts(

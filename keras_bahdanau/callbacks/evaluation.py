@@ -14,15 +14,17 @@ from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
 
 class TranslationScore(keras.callbacks.Callback):
-    """Translates held-out sentences after each epoch and adds BLEU and chrF to the logs.
+    """Translates held-out sentences after each epoch and adds their measures to the logs.
 
-    The names in the logs are `val_bleu` and `val_chrf`. Place it before callbacks that read the
-    logs, such as `EarlyStopping(monitor="val_bleu", mode="max")`. If the optimizer keeps a moving
-    average of the weights (`use_ema`), the model translates with the average.
+    The names in the logs are `val_bleu`, `val_chrf`, `val_exact` (exact matches) and `val_ser`
+    (symbol error rate), all in percent. The symbols are those of the model's tokenizer. Place it
+    before callbacks that read the logs, such as `EarlyStopping(monitor="val_bleu", mode="max")`.
+    If the optimizer keeps a moving average of the weights (`use_ema`), the model translates with
+    the average.
 
     Args:
         sources: List of `str`.
-        references: List of `str`, one for each source.
+        references: A `str`, or a list of several, for each source.
         tokenizer: A `Tokenizer` to attach to the model; `None` if the model has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Largest number of tokens of a hypothesis.
@@ -50,7 +52,10 @@ class TranslationScore(keras.callbacks.Callback):
         super().__init__()
         bleu_metric(tokenize)  # raises an error for an unknown tokenizer before training starts
         self.sources = checked_texts("sources", sources)
-        self.references = checked_texts("references", references)
+        self.references = [
+            checked_texts("references", [texts] if isinstance(texts, str) else texts)
+            for texts in references
+        ]
         if len(self.references) != len(self.sources):
             raise argument_error(
                 "references",
@@ -84,7 +89,7 @@ class TranslationScore(keras.callbacks.Callback):
             logs.update({f"{self.prefix}{name}": score for name, score in scores.items()})
 
     def score(self, model):
-        """Return the scores on the held-out sentences, `{"bleu": float, "chrf": float}`."""
+        """Return the measures on the held-out sentences as `corpus_scores` does."""
         with ema_weights(model):
             translations = model.translate(
                 self.sources,
@@ -94,7 +99,8 @@ class TranslationScore(keras.callbacks.Callback):
                 alignments=False,
             )
         texts = [translation.text for translation in translations]
-        return corpus_scores(texts, self.references, self.tokenize)
+        unit = model.tokenizer.target_unit
+        return corpus_scores(texts, self.references, self.tokenize, unit)
 
 
 class HeldOutLoss(keras.callbacks.Callback):

@@ -179,12 +179,12 @@ def test_evaluate_with_several_references(evaluate, write):
     first = write("first", "a dog on a bike", "a dog on a boat", "")
     second = write("second", "a man on a bike", "a man on a boat", "a")
     out, err = evaluate(source, first, second)
-    assert out == "BLEU 100.00  chrF 100.00  exact 100.0%\n"
+    assert out == "BLEU 100.00  chrF 100.00  exact 100.0%  symbol errors 0.0%\n"
     assert "Dropped 1 of 3 lines: one is blank." in err
-    assert evaluate(source, first)[0].endswith("exact 50.0%\n")
+    assert "exact 50.0%" in evaluate(source, first)[0]
     second.write_bytes(second.read_bytes().replace(b"boat", b"\xe9"))
     out, err = evaluate(source, first, second, "--on-bad-line", "skip")
-    assert out.endswith("exact 100.0%\n")
+    assert "exact 100.0%" in out
     assert "Dropped 2 of 3 lines" in err
 
 
@@ -192,9 +192,9 @@ def test_evaluate_with_a_prefix_for_each_line(evaluate, write):
     source = write("source", "a man on a bike", "", "a dog on a boat")
     reference = write("reference", "a man on a bike", "x", "a man on a boat")
     prefix = write("prefix", "", "", "a man")
-    assert evaluate(source, reference)[0].endswith("exact 50.0%\n")
+    assert "exact 50.0%" in evaluate(source, reference)[0]
     out, _ = evaluate(source, reference, "--prefix", prefix)
-    assert out.endswith("exact 100.0%\n")
+    assert "exact 100.0%" in out
     _, err = evaluate(source, reference, "--prefix", "absent")
     assert "`prefix` must be a file" in err
     _, err = evaluate(source, reference, "--prefix", write("short", "a"))

@@ -8,7 +8,8 @@ from keras_bahdanau_runtime.text.scores import corpus_scores
 
 def test_identical_text_scores_100():
     texts = ["A man rides a red bike .", "Zwei Hunde spielen im Schnee ."]
-    assert corpus_scores(texts, texts) == pytest.approx({"bleu": 100.0, "chrf": 100.0})
+    expected = {"bleu": 100.0, "chrf": 100.0, "exact": 100.0, "ser": 0.0}
+    assert corpus_scores(texts, texts) == pytest.approx(expected)
 
 
 def test_bleu_equals_a_hand_computed_example():
@@ -20,9 +21,15 @@ def test_bleu_equals_a_hand_computed_example():
 
 @pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), (["a"], []), ([], [])])
 def test_lists_of_different_lengths_are_refused(translations, references):
-    received = f"Received: {len(translations)} and {len(references)}"
+    received = f"Received: {len(references)} lists for {len(translations)} outputs"
     with pytest.raises(ValueError, match=received):
         corpus_scores(translations, references)
+
+
+def test_each_output_has_its_own_number_of_references():
+    outputs, references = ["a b c d", "e f g h"], [["x y z w", "a b c d"], "e f g h"]
+    expected = {"bleu": 100.0, "chrf": 100.0, "exact": 100.0, "ser": 0.0}
+    assert corpus_scores(outputs, references) == pytest.approx(expected)
 
 
 def test_missing_library_error_has_the_pip_command(monkeypatch):

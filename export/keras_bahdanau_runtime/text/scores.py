@@ -1,46 +1,50 @@
-"""Scores of translations: BLEU and chrF."""
+"""Measures of outputs against references."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from keras_bahdanau_runtime.errors import argument_error, require
+from keras_bahdanau_runtime.text.error_rates import compare, error_rates
+
+# Measures of outputs against references, with whether a larger one is better.
+MEASURES = {"bleu": True, "chrf": True, "exact": True, "ser": False}
 
 
 def corpus_scores(
     translations: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str | Sequence[str]],
     tokenize: str = "13a",
-    more_references: Sequence[Sequence[str]] = (),
+    unit: str = "characters",
 ) -> dict[str, float]:
-    """Compute corpus BLEU (cased) and chrF with sacreBLEU, both from 0 to 100.
+    """Compute corpus BLEU (cased), chrF, exact matches and the symbol error rate, in percent.
+
+    BLEU and chrF are those of sacreBLEU.
 
     Args:
         translations: List of `str`.
-        references: List of `str`, one for each translation.
+        references: A `str`, or a list of several, for each translation; any of them is right.
         tokenize: sacreBLEU's name of the tokenizer for BLEU: "13a" for raw text, "none" for
             tokenized text, "zh" and so on.
-        more_references: Further lists like `references`.
+        unit: Symbols of the error rate: "characters", or "symbols" between spaces.
 
     Returns:
-        `{"bleu": float, "chrf": float}`.
+        `{"bleu": float, "chrf": float, "exact": float, "ser": float}`; see `error_rates`.
 
     Raises:
-        ValueError: The lists differ in length or are empty; or as `bleu_metric`.
-        MissingDependencyError: sacrebleu is not installed.
+        ValueError: As `bleu_metric` and `compare`.
+        MissingDependencyError: sacrebleu or rapidfuzz is not installed.
     """
-    for texts in (references, *more_references):
-        if len(translations) != len(texts) or not texts:
-            raise argument_error(
-                ("translations", "references"),
-                "have the same length, at least 1",
-                received=f"{len(translations)} and {len(texts)}",
-            )
-    streams = [references, *more_references]
+    lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
+    comparisons = compare(translations, lists, unit)
+    # sacreBLEU ignores `None` in its lists of the first, second, ... references.
+    streams = list(itertools.zip_longest(*lists))
     bleu = bleu_metric(tokenize)
     sacrebleu = require("sacrebleu", extra="text")
     return {
         "bleu": bleu.corpus_score(translations, streams).score,
         "chrf": sacrebleu.corpus_chrf(translations, streams).score,
+        **error_rates(comparisons),
     }
 
 

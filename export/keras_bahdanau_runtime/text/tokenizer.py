@@ -503,6 +503,18 @@ class Tokenizer:
         """Mark of pieces in target texts that are split already; empty if they have none."""
         return self._spellings[1].mark or ""
 
+    @property
+    def target_unit(self) -> str:
+        """What an error in a target text is counted in: "symbols" between spaces, or "characters".
+
+        Example:
+
+        >>> Tokenizer.train(["read"], ["R EH1 D"], kind=("characters", "symbols"),
+        ...                 joint=False).target_unit
+        'symbols'
+        """
+        return "symbols" if self._spellings[1].mark == "" else "characters"
+
     def target_piece(self, index: int) -> bytes:
         """Return the bytes of a target id; the spelling of a special piece such as `"</s>"`."""
         return self._target_pieces[index]
