@@ -23,13 +23,14 @@ from keras_bahdanau_runtime.files import file_sha256
 from keras_bahdanau_runtime.manifest import is_run
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, TOKENIZER_FILE
 from keras_bahdanau_runtime.text.file_kind import uncompressed_name
+from keras_bahdanau_runtime.text.scores import MEASURES
 from keras_bahdanau_runtime.version import __version__
 
 _LANGUAGE = re.compile("[a-z]{2,3}")
 _LICENSE = re.compile("[a-z0-9][a-z0-9.+-]*")
 _TEXT_LANGUAGE = re.compile(r".+\.([a-z]{2})")  # train.en
-_SCORE = re.compile(r"val(\d*)_(bleu|chrf|loss)")  # columns of history.csv
-_SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss per token"}
+_SCORE = re.compile(rf"val(\d*)_({'|'.join(MEASURES)})")  # columns of history.csv
+_HUB_METRICS = {"bleu": "bleu", "chrf": "chrf", "exact": "exact_match"}
 _ARCHITECTURE = ("model", "units", "embedding_dim", "attention_units", "encoder_layers")
 # Title of the section for a key of the manifest.
 _FIGURES = {
@@ -116,7 +117,7 @@ class ModelCard:
             "library_name": "keras-bahdanau",
             "pipeline_tag": "translation" if translates else None,
             "tags": _TAGS if translates else None,
-            "metrics": sorted({kind for kind, *_ in scores} - {"loss"}),
+            "metrics": sorted({_HUB_METRICS[kind] for kind, *_ in scores if kind in _HUB_METRICS}),
         }
         sections = [
             _front_matter(header),
@@ -183,17 +184,19 @@ class _Run:
         """
         path, average = self.folder / HISTORY_FILE, self.folder / AVERAGE_FILE
         best_by = self.options.get("best_by", "bleu")
-        if not path.is_file() or (
-            average.is_file() and file_sha256(average) == file_sha256(self.folder / BEST_FILE)
-        ):
+        if not path.is_file() or best_by not in MEASURES:
+            return []
+        if average.is_file() and file_sha256(average) == file_sha256(self.folder / BEST_FILE):
             return []
         monitor = f"val_{best_by}"
         try:
             with path.open(newline="", encoding="utf-8") as file:
                 rows = [row for row in csv.DictReader(file) if row.get(monitor)]
-            sign = -1 if best_by == "loss" else 1
+            improvement = MEASURES[best_by].improvement
             # The latest of equal rows, like `RunCheckpoint.best`.
-            best = max(reversed(rows), key=lambda row: sign * float(row[monitor]), default={})
+            best = max(
+                reversed(rows), key=lambda row: improvement(0.0, float(row[monitor])), default={}
+            )
             columns = {name: float(value) for name, value in best.items() if value}
         except (TypeError, ValueError, csv.Error) as error:
             raise ValueError(f"{path}: expected numbers. Received: {error}") from error
@@ -203,7 +206,7 @@ class _Run:
                 number, kind = int(match[1] or 1) - 1, match[2]
                 texts = self._names("validation_source")[number : number + 1]
                 texts += self._names("validation_target")[number : number + 1]
-                scores.append((kind, f"{_SCORE_NAMES[kind]}, {' and '.join(texts)}", value))
+                scores.append((kind, f"{MEASURES[kind].title}, {' and '.join(texts)}", value))
         return scores
 
 

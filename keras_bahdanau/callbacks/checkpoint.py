@@ -14,11 +14,13 @@ from keras_bahdanau.run_folder import HISTORY_FILE
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.text.scores import MEASURES
 
 # The mode of a monitored value by the last word of its name.
 MODES = {
-    **dict.fromkeys(("loss", "error", "perplexity", "crossentropy", "mse", "mae", "ter"), "min"),
-    **dict.fromkeys(("accuracy", "acc", "bleu", "chrf", "auc", "f1", "precision", "recall"), "max"),
+    **{name: measure.mode for name, measure in MEASURES.items()},
+    **dict.fromkeys(("error", "perplexity", "crossentropy", "mse", "mae", "ter"), "min"),
+    **dict.fromkeys(("accuracy", "acc", "auc", "f1", "precision", "recall"), "max"),
 }
 
 

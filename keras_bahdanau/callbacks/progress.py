@@ -14,8 +14,7 @@ from rich.progress import (
 )
 
 from keras_bahdanau.optimizers import update_count
-
-_HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
+from keras_bahdanau_runtime.text.scores import MEASURES
 
 
 class ProgressDisplay(keras.callbacks.Callback):
@@ -70,9 +69,10 @@ class ProgressDisplay(keras.callbacks.Callback):
         self.progress.remove_task(self.task)
         seconds = time.perf_counter() - self.start_time
         held_out = "".join(
-            f"{label} {logs[name]:.{places}f}  "
-            for name, label, places in _HELD_OUT
-            if name in logs
+            f"{'val_loss' if name == 'loss' else measure.title} "
+            f"{logs[f'val_{name}']:.{measure.places}f}  "
+            for name, measure in MEASURES.items()
+            if f"val_{name}" in logs
         )
         self.console.print(
             f"epoch {epoch + 1}/{self.params['epochs']}  "

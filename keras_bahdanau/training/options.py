@@ -17,6 +17,7 @@ from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.search_settings import RANGES
 from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
+from keras_bahdanau_runtime.text.scores import MEASURES
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
     MIN_VOCABULARY_SIZE,
@@ -311,8 +312,9 @@ class TrainingOptions:
     )
     best_by: str = _option(
         "bleu",
-        "Criterion for the best model: bleu, or loss of the first held-out set.",
-        choices=("bleu", "loss"),
+        "Measure on the first held-out set that decides which model is the best: bleu, chrf, exact "
+        "(exact matches), ser (symbol error rate) or loss.",
+        choices=tuple(MEASURES),
         panel="Validation",
     )
     patience: int = _option(

@@ -62,6 +62,7 @@ from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_ru
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
+from keras_bahdanau_runtime.text.scores import MEASURES
 from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
 
 logger = logging.getLogger("keras_bahdanau")
@@ -88,8 +89,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
             `options.init` is then not needed.
         callbacks: Additional callbacks for `fit`, several or a single one. With several processes
             they run in the first. A callback that stops training stops it at the next checkpoint.
-            At the end of an epoch the logs contain `val_bleu` and `val_chrf`, `val2_bleu` and so on
-            for further held-out sets, and `val_loss` if `options.best_by` is "loss".
+            At the end of an epoch the logs contain `val_bleu` and the other measures of
+            `TranslationScore`, `val2_bleu` and so on for further held-out sets, and `val_loss` if
+            `options.best_by` is "loss".
         verbose: Whether to show progress with a `ProgressDisplay`.
         console: A `rich.console.Console` for the progress; one on standard error if `None`.
 
@@ -431,7 +433,7 @@ def _try_average(options, output, evaluator):
     average = output / AVERAGE_FILE
     average_checkpoints(paths[-options.average :], average)
     mean, best = (_evaluate(options, evaluator, path) for path in (average, output / BEST_FILE))
-    is_better = mean > best if options.best_by == "bleu" else mean < best
+    is_better = MEASURES[options.best_by].improvement(best, mean) > 0
     if is_better:
         with atomic_write(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)

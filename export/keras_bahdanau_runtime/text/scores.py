@@ -2,13 +2,38 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.text.error_rates import compare, error_rates
 
-# Measures of outputs against references, with whether a larger one is better.
-MEASURES = {"bleu": True, "chrf": True, "exact": True, "ser": False}
+
+class Measure(NamedTuple):
+    """A measure of a model on held-out text.
+
+    Args:
+        title: Name of the measure for people.
+        mode: "max" if the largest value is the best, "min" if the smallest is.
+        places: Number of decimal places to show.
+    """
+
+    title: str
+    mode: str
+    places: int
+
+    def improvement(self, old: float, new: float) -> float:
+        """Return by how much the new value is better than the old one; negative if it is worse."""
+        return new - old if self.mode == "max" else old - new
+
+
+# By the name in logs (after `val_`), in files and in options. All but the loss are in percent.
+MEASURES = {
+    "loss": Measure("loss per token", "min", 3),
+    "bleu": Measure("BLEU", "max", 2),
+    "chrf": Measure("chrF", "max", 2),
+    "exact": Measure("exact matches", "max", 1),
+    "ser": Measure("symbol error rate", "min", 1),
+}
 
 
 def corpus_scores(
