@@ -226,7 +226,7 @@ def test_half_of_a_character_is_refused(page):
     assert page.evaluate(refused, body) == "It contains half of a character."
 
 
-@pytest.mark.parametrize("normalization", [None, "nfc", "nfkc"])
+@pytest.mark.parametrize("normalization", [None, "nfc", "nfkc", "nfd"])
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters", "symbols", "bytes"])
 def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, normalization):
     chosen = random.Random(3)

@@ -15,9 +15,10 @@ WORDS = st.lists(TEXT.filter(bool), max_size=8).map(" ".join)
 LINES = ["a man's bike, isn't it?", "a man on 12 bikes", "é 😀 <s> ein Mann"] * 3
 
 
-@pytest.fixture(scope="module", params=[None, "nfc", "nfkc"])
+@pytest.fixture(scope="module", params=[None, "nfc", "nfkc", "nfd"])
 def tokenizer(request):
-    return Tokenizer.train(LINES, LINES, 320, normalization=request.param)
+    joint = request.param != "nfd"
+    return Tokenizer.train(LINES, LINES, 320, joint, normalization=request.param)
 
 
 @given(texts=st.lists(WORDS | TEXT, max_size=6))

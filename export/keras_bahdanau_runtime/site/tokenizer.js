@@ -24,7 +24,7 @@ class Side {
     const steps = (step, name) => step === null ? [] : step[name] ?? [step];
     const normalizers = steps(document.normalizer, "normalizers").map(({ type }) => type);
     const patterns = steps(document.pre_tokenizer, "pretokenizers").map(({ pattern }) => pattern?.Regex);
-    this.form = normalizers.find((type) => /^NFK?C$/.test(type));
+    this.form = normalizers.find((type) => /^NF(K?C|D)$/.test(type));
     this.addsSpace = normalizers.includes("Prepend");
     this.parts = patterns.map((pattern) => PATTERNS[pattern]).find(Boolean);
     this.stripsSpace = spelling?.strips_space ?? true; // whether texts lose their first space

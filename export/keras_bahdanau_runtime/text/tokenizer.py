@@ -45,7 +45,7 @@ FORMAT = "keras_bahdanau tokenizer"
 VERSIONS = (1, 2, 3)
 KINDS = ("bpe", "words", "characters", "symbols", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
-NORMALIZATIONS = ("nfc", "nfkc")
+NORMALIZATIONS = ("nfc", "nfkc", "nfd")
 
 
 class TokenizerVersionError(ValueError):
@@ -197,9 +197,10 @@ class Tokenizer:
                 of `vocabulary_size` ids.
             min_frequency: Number of times that two pieces must be adjacent to be merged, or that a
                 word or character must occur.
-            normalization: Unicode form that every text is converted to: "nfc"; or "nfkc", which
-                also replaces ligatures, wide letters and similar characters; `None` to leave texts
-                unchanged. It is saved in the tokenizer's file.
+            normalization: Unicode form that every text is converted to: "nfc"; "nfkc", which also
+                replaces ligatures, wide letters and similar characters; or "nfd" for sources, which
+                splits Hangul syllables into letters and letters from their accents, with "nfc" for
+                targets. `None` leaves texts unchanged. It is saved in the tokenizer's file.
             kind: "bpe" for byte pairs. "words" for the most frequent words, with runs of
                 punctuation and single digits as words of their own, "characters" for the most
                 frequent characters, and "symbols" for the most frequent parts between spaces, such
@@ -211,8 +212,8 @@ class Tokenizer:
 
         Raises:
             ValueError: `vocabulary_size` is below 260 or above 2**20, `min_frequency` is below 1,
-                `normalization` or `kind` is unknown, `kind` has two kinds for a `joint` vocabulary,
-                or `sources` or `targets` contain an item that is not text, or no text.
+                `normalization` or `kind` is unknown, a `joint` vocabulary has two kinds or
+                "nfd", or `sources` or `targets` contain an item that is not text, or no text.
         """
         check_range(
             "vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE
@@ -223,18 +224,22 @@ class Tokenizer:
         for side_kind in kinds:
             check_kind(side_kind)
         if joint and kinds[0] != kinds[1]:
-            raise argument_error("joint", "be False for sides of two kinds", received=f"{joint}")
+            raise argument_error("joint", "be False for sides of two kinds", received="True")
+        if joint and normalization == "nfd":
+            raise argument_error("joint", "be False for nfd, the form of sources", received="True")
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
                 raise argument_error(name, "hold a sentence", texts)
-        settings = vocabulary_size, min_frequency, normalization
+        settings = vocabulary_size, min_frequency
         spellings = [_spelling_of(side_kind) for side_kind in kinds]
         if joint:
-            return cls(_learn(sources + targets, kinds[0], *settings), None, spellings[0])
+            side = _learn(sources + targets, kinds[0], normalization, *settings)
+            return cls(side, None, spellings[0])
+        forms = (normalization, "nfc" if normalization == "nfd" else normalization)
         source, target = (
-            _learn(texts, side_kind, *settings)
-            for texts, side_kind in zip((sources, targets), kinds, strict=True)
+            _learn(texts, side_kind, form, *settings)
+            for texts, side_kind, form in zip((sources, targets), kinds, forms, strict=True)
         )
         return cls(source, target, *spellings)
 
@@ -430,7 +435,7 @@ class Tokenizer:
 
     @property
     def normalization(self) -> str | None:
-        """Unicode form that source texts are converted to, "nfc" or "nfkc"; or `None`."""
+        """Unicode form that source texts are converted to, "nfc", "nfkc" or "nfd"; or `None`."""
         normalizer = json.loads(self._source.to_str())["normalizer"] or {}
         parts = normalizer.get("normalizers", [normalizer])
         kinds = [str(part.get("type")).lower() for part in parts]
@@ -697,7 +702,7 @@ def _spelling_of(kind: str) -> Spelling:
 
 
 def _learn(
-    texts: list[str], kind: str, vocabulary_size: int, min_frequency: int, normalization: str | None
+    texts: list[str], kind: str, normalization: str | None, vocabulary_size: int, min_frequency: int
 ) -> Any:
     lib = require("tokenizers", extra="text")
     tokenizer = _untrained(normalization, kind)
