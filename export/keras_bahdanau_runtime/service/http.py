@@ -157,7 +157,7 @@ def create_app(repository: Repository) -> Router:
         *_model_endpoints(repository, "/v2/models/{name}"),
         *_model_endpoints(repository, "/v2/models/{name}/versions/{version}"),
     ]
-    endpoints += document_endpoints(endpoints, error_statuses, server_metadata()["version"])
+    endpoints += document_endpoints(endpoints, error_statuses)
     endpoints.append(Endpoint("GET", "/", _page, "The web page", media=("text/html",)))
     routes = [
         Route(endpoint.path, endpoint.function, methods=[endpoint.method]) for endpoint in endpoints
