@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from starlette.routing import Route, Router
 
 from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
+from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection, Server
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import KINDS, STOPPING, ServiceError, refuse
 from keras_bahdanau_runtime.service.middleware import ApiKeys, Middleware
@@ -113,37 +112,8 @@ def create_server(
         ssl_keyfile=key,
         timeout_keep_alive=30,
     )
-    server = _Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    server = Server(config)
     return server
-
-
-class _Server(uvicorn.Server):
-    """Server that answers every connection that waits when it stops to listen."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listening sockets, answer the last requests, and close the connections."""
-        copies = [listener.dup() for listener in sockets or ()]
-        for server in self.servers:
-            server.close()
-        # The system resets connections that nobody has accepted when the last copy closes.
-        waiting = []
-        for listener in copies:
-            with listener, contextlib.suppress(BlockingIOError):
-                while True:
-                    waiting.append(listener.accept()[0])
-        loop = asyncio.get_running_loop()
-        for connection in waiting:
-            with contextlib.suppress(OSError):  # the client has gone
-                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
-        await super().shutdown(sockets)
-
-    def _protocol(self) -> asyncio.Protocol:
-        """Return the protocol of one connection, as uvicorn's `startup` does."""
-        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return create(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
 
 def create_app(repository: Repository) -> Router:
