@@ -727,7 +727,7 @@ MUTATIONS = (
     ),
     Mutation(
         "resumed-file-forgets-earlier-failures",
-        "keras_bahdanau_runtime:_Job.run",
+        "keras_bahdanau_runtime:_FileTranslation.run",
         "position.failed + failed",
         "failed",
         "runtime/test_bulk.py",
@@ -790,7 +790,7 @@ MUTATIONS = (
     ),
     Mutation(
         "row-without-a-text-counts-as-translated",
-        "keras_bahdanau_runtime:_Job._translate",
+        "keras_bahdanau_runtime:_FileTranslation._translate",
         "dataclasses.replace(hypotheses[0], error=row.error)",
         "hypotheses[0]",
         "runtime/test_bulk.py",
@@ -980,7 +980,7 @@ MUTATIONS = (
     ),
     Mutation(
         "json-values-are-not-limited",
-        "keras_bahdanau_runtime:parse_json",
+        "keras_bahdanau_runtime:parse_object",
         "values > _MAX_VALUES",
         "values > 2 ** 30",
         "service/test_protocol.py",
@@ -1029,7 +1029,7 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting-connections-are-reset-at-the-end",
-        "keras_bahdanau_runtime:_Server.shutdown",
+        "keras_bahdanau_runtime:Server.shutdown",
         "waiting.append(listener.accept()[0])",
         "listener.accept()[0].close()",
         "service/test_process.py",
@@ -1057,9 +1057,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the-last-of-two-json-keys-counts",
-        "keras_bahdanau_runtime.service.protocol:",
-        "unique_keys",
-        "dict",
+        "keras_bahdanau_runtime:unique_keys",
+        "len(document) < len(pairs)",
+        "False",
         "service/test_http.py service/test_protocol.py",
     ),
     Mutation(

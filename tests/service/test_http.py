@@ -142,13 +142,13 @@ def test_a_response_with_too_many_alignment_weights_is_refused(web, monkeypatch)
 
 
 def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypatch):
-    threads, parse = [], schemas.parse_json
+    threads, parse = [], schemas.parse_object
 
     def recording_parse(text):
         threads.append(threading.current_thread())
         return parse(text)
 
-    monkeypatch.setattr(schemas, "parse_json", recording_parse)
+    monkeypatch.setattr(schemas, "parse_object", recording_parse)
     assert translate(web, "a", model="x" * 70_000).status_code == 404
     assert translate(web, "a").status_code == 200
     assert threads[0] is not running._thread and threads[1] is running._thread

@@ -34,7 +34,7 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     count_numbers,
     json_array,
-    parse_json,
+    parse_object,
     parse_raw,
     parse_rest,
     render_rest,
@@ -335,7 +335,7 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
     async def read_options(request: Request) -> dict[str, Any]:
         """Return the JSON object in the body, which may be empty."""
         async with _read_body(request, repository.engine) as body:
-            return await _parse(body, parse_json) if body else {}
+            return await _parse(body, parse_object) if body else {}
 
     async def metadata(request: Request) -> Response:
         return _json(server_metadata())

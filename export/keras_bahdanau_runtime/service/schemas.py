@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
 from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
-from keras_bahdanau_runtime.service.protocol import parse_json
+from keras_bahdanau_runtime.service.protocol import parse_object
 
 
 def _check_encodable(text: str) -> str:
@@ -260,7 +260,7 @@ def parse_request(body: bytes, schema: type[RequestBody], limits: Limits) -> Req
     >>> parse_request(b'{"text": "a man", "n_best": 2}', TranslateRequest, Limits()).n_best
     2
     """
-    document = parse_json(body)
+    document = parse_object(body)
     for name in document:
         if name not in schema.model_fields:
             name = name.encode("ascii", "backslashreplace").decode()
