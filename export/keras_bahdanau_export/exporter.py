@@ -22,14 +22,13 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_settings import JSON_KEYS, ManifestSearch
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_CARD_FILE,
     MODEL_FILE,
     SHORTLIST_FILE,
     TOKENIZER_FILE,
-    max_batch_size,
-    num_hypotheses,
 )
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
@@ -197,13 +196,14 @@ class SearchJob(Job):
             self._drop_long_texts()
         if options.shortlist is not None:
             check_shortlist(options.shortlist, self.model, options.search)
-        settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
-        if max_batch_size(settings, vocabulary) < 1:
+        search = ManifestSearch.from_json(self._search_settings())
+        vocabulary = self.model.target_vocabulary_size
+        if search.max_batch_size(vocabulary) < 1:
             raise argument_error(
                 ("search", "max_length"),
                 "leave a number of candidates and steps that fits int32",
                 received=(
-                    f"{num_hypotheses(settings)} hypotheses of up to {options.max_length} tokens "
+                    f"{search.num_hypotheses} hypotheses of up to {options.max_length} tokens "
                     f"out of {vocabulary}"
                 ),
             )
@@ -293,8 +293,7 @@ class SearchJob(Job):
     def _search_settings(self):
         search = self.options.search
         config = search.get_config()
-        # The manifest's name of `beam_size` is "size", so that earlier versions read the artifact.
-        config = {"size" if name == "beam_size" else name: config[name] for name in config}
+        config = {JSON_KEYS.get(name, name): config[name] for name in config}
         return {
             "class": type(search).__name__,
             **config,

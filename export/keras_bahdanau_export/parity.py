@@ -154,10 +154,10 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         ArtifactError: As `Translator` raises it for the artifact.
     """
     manifest, model = read_manifest(path), to_float32(model)
-    check_range("count", count, int, 0 if manifest.search else 1)
+    check_range("count", count, int, 0 if manifest.search.document else 1)
     check_range("seed", seed, int, 0)
     is_reduced = "precision" in manifest.other
-    if not manifest.search:
+    if not manifest.search.document:
         if len(texts):
             raise argument_error(
                 "texts",
@@ -183,14 +183,14 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
             "be the model that the artifact was exported from, which has a search",
             received=f"a {type(model).__name__}",
         )
-    settings = dict(manifest.search)
+    settings = dict(manifest.search.document)
     max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
     try:
         search = search_classes()[name].from_config(settings)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the settings of a search that is imported. "
-            f"Received: {manifest.search!r:.200}"
+            f"Received: {manifest.search.document!r:.200}"
         ) from error
     translator = Translator(manifest.folder, providers, loop="graph")
     limit = manifest.max_source_length

@@ -54,10 +54,9 @@ from keras_bahdanau_runtime.signature import (
     NOISE,
     TOKENIZER_FILE,
     TRANSLATE,
-    max_batch_size,
     weights_file,
 )
-from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -191,7 +190,7 @@ class Translator:
                 f"{folder}: the manifest has no vocabulary size for 'source'."
             )
         self._is_sampling = manifest.is_sampling()
-        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search):
+        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search.document):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many random numbers the search needs."
             )
@@ -479,7 +478,7 @@ class Translator:
         """
         vocabulary = self.manifest.vocabulary
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
-        max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
+        max_rows = self.manifest.search.max_batch_size(vocabulary.get("target", 1))
         if len(array) > max_rows:
             raise argument_error(
                 "source", f"have at most {max_rows} rows", received=str(len(array))
@@ -634,7 +633,7 @@ class Translator:
         check_text("text", text)
         [ids] = self.encode([text]) or [[]]  # a blank text has none
         if max_length is None:
-            max_length = max_output_length(self.manifest.search, len(ids))
+            max_length = self.manifest.search.output_limit(len(ids))
         check_positive(max_length=max_length)
         start = encode_constraints(self.require_tokenizer(), prefix)
         check_prefix(start, max_length)
@@ -685,7 +684,7 @@ class Translator:
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
         start = spelled_ids(tokenizer, "prefix", prefix)
-        limit = max_output_length(self.manifest.search, len(source[0]))
+        limit = self.manifest.search.output_limit(len(source[0]))
         if len(start) >= limit:
             raise argument_error(
                 "prefix",

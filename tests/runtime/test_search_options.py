@@ -21,6 +21,7 @@ from keras_bahdanau_runtime.search_options import (
     encode_constraints,
     text_constraints,
 )
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SAMPLE, TRANSLATE
 from keras_bahdanau_runtime.text.tokenizer import KINDS
 
@@ -39,7 +40,7 @@ def manifest(search, options):
         signatures={MODEL_FILE: signature.to_json()},
         vocabulary={},
         max_source_length=None,
-        search=search,
+        search=ManifestSearch.from_json(search),
         packages={},
         parity={},
         other={},

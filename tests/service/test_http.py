@@ -21,6 +21,7 @@ from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.service import engine, models, protocol, schemas
 from keras_bahdanau_runtime.service import http as http_module
 from keras_bahdanau_runtime.service.engine import Limits
@@ -316,7 +317,7 @@ def test_all_inputs_of_a_search_have_as_many_rows_as_the_source(rows):
         }
     """)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
-    search = {"size": 5, "max_length": 100}
+    search = ManifestSearch(beam_size=5, max_length=100)
     model = models.GraphModel("sum-graph", "1", engine.Engine(), session, search)
 
     def infer(noise):

@@ -1,16 +1,19 @@
 """Every setting of `SearchSettings` can be passed to a graph, a call, a request and a command."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import typer
 
 from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import SearchOptions
+from keras_bahdanau_runtime.errors import CorruptArtifactError
+from keras_bahdanau_runtime.manifest import parse_manifest
 from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.service.models import PARAMETERS
 from keras_bahdanau_runtime.service.schemas import TranslateRequest
-from keras_bahdanau_runtime.signature import OPTIONS
+from keras_bahdanau_runtime.signature import FORMAT, OPTIONS
 
 SETTINGS = {
     setting.name: setting.metadata["range"] for setting in dataclasses.fields(SearchSettings)
@@ -39,6 +42,21 @@ def test_a_value_outside_of_its_range_is_refused_by_its_name(name):
         ) as caught:
             SearchOptions(**{name: value}).check_values()
         assert caught.value.name == name
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_manifest_has_a_setting_of_its_type(name):
+    key, limits = {"beam_size": "size"}.get(name, name), SETTINGS[name]
+
+    def read(value):
+        contents = {"format": FORMAT, "format_version": 1, "files": {}, "signatures": {}}
+        return parse_manifest(Path("a"), {**contents, "search": {key: value}}).search
+
+    assert getattr(read(limits.high), name) == limits.high
+    assert getattr(read(None), name) is None
+    for value in ("3", True, *([limits.low - 1, 1.5] if limits.kind is int else [])):
+        with pytest.raises(CorruptArtifactError, match=f"in 'search', '{key}' to be"):
+            read(value)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -8,6 +8,7 @@ import reprlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +33,7 @@ from keras_bahdanau_runtime.search_options import (
     encode_constraints,
     text_constraints,
 )
-from keras_bahdanau_runtime.search_settings import RANGES
+from keras_bahdanau_runtime.search_settings import RANGES, ManifestSearch
 from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
@@ -46,15 +47,11 @@ from keras_bahdanau_runtime.service.protocol import (
 )
 from keras_bahdanau_runtime.session import run_arrays
 from keras_bahdanau_runtime.signature import (
-    OPTIONS,
     SCORE_FILE,
     SETTINGS,
     STEP_FILE,
     TRANSLATE,
-    num_hypotheses,
-    num_returned,
 )
-from keras_bahdanau_runtime.stepper import max_output_length
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
@@ -280,17 +277,15 @@ class TextModel(Model):
         self.tokenizer = translator.require_tokenizer()
         manifest = translator.manifest
         self.streams = STEP_FILE in manifest.files
-        self.max_n_best = num_returned(manifest.search)
-        self.max_beam_size = num_hypotheses(manifest.search)
+        self.max_n_best = manifest.search.num_returned
+        self.max_beam_size = manifest.search.num_hypotheses
         if engine.limits.beam_size is not None:
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
-        signature, settings = manifest.search_signature, manifest.search
-        self._beam_size = num_hypotheses(settings)
-        settings = {**settings, "beam_size": self._beam_size}
-        names = {option.name for option in signature.options} if signature else set()
+        self._beam_size = manifest.search.num_hypotheses
+        search = replace(manifest.search, beam_size=self._beam_size)
         # Completions belong to a prefix.
-        self.options = {name: settings.get(name) for name in OPTIONS if name in names}
-        self.options.pop("completions", None)
+        names = [name for name in manifest.options if name != "completions"]
+        self.options = {name: getattr(search, name, None) for name in names}
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.optional_inputs = [TensorSpec(name, "BYTES", (-1,)) for name in ("prefix", "required")]
         self.outputs = [
@@ -540,7 +535,7 @@ class TextModel(Model):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
                     payload = (text, prefix or "", count)
-                    steps = max_output_length(self.translator.manifest.search, len(ids))
+                    steps = self.translator.manifest.search.output_limit(len(ids))
                     cost = len(ids) * steps * count
                     [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
             return list(words)
@@ -567,7 +562,7 @@ class TextModel(Model):
                 with self.engine.reserve(1, 0):
                     async with self.engine.deadline():
                         [ids] = await self._encode([text])
-                        limit = max_output_length(self.translator.manifest.search, len(ids))
+                        limit = self.translator.manifest.search.output_limit(len(ids))
                         with _argument_errors():
                             start = await asyncio.to_thread(
                                 encode_constraints, self.tokenizer, prefix
@@ -614,7 +609,7 @@ class TextModel(Model):
         longest = manifest.max_source_length
         encode: Callable[[Sequence[str]], list[list[int]]] = self._encode_sources
         if argument == "target":
-            longest, encode = manifest.search.get("max_length"), self._encode_targets
+            longest, encode = manifest.search.max_length, self._encode_targets
         max_length = min(limit, longest or limit)
         try:
             if sum(map(len, texts)) <= _SMALL_TEXTS:
@@ -804,7 +799,7 @@ class GraphModel(Model):
         version: str,
         engine: Engine,
         session: Any,
-        search: Mapping[str, Any] | None = None,
+        search: ManifestSearch | None = None,
     ) -> None:
         super().__init__(name, version, engine)
         self.session, self._search = session, search
@@ -853,7 +848,7 @@ class GraphModel(Model):
         ]
 
     def _split_search(
-        self, search: Mapping[str, Any], feeds: Mapping[str, NDArray[Any]], outputs: list[str]
+        self, search: ManifestSearch, feeds: Mapping[str, NDArray[Any]], outputs: list[str]
     ) -> tuple[list[tuple[dict[str, NDArray[Any]], list[str]]], list[int]]:
         """Return payloads of few rows and their costs, so that others need not wait for long.
 
@@ -870,8 +865,7 @@ class GraphModel(Model):
                     f"Received: {len(array)}",
                     name,
                 )
-        steps = max_output_length({**search, "max_length_ratio": None}, width)
-        weights = rows * num_returned(search) * steps * width
+        weights = rows * search.num_returned * search.max_steps * width
         if "alignments" in outputs and weights > MAX_NUMBERS:
             raise ServiceError(
                 "too_large",
@@ -879,7 +873,7 @@ class GraphModel(Model):
                 f"outputs only, or send fewer or shorter rows. Received: {weights} weights",
                 "outputs",
             )
-        cost = width * max_output_length(search, width) * num_hypotheses(search)
+        cost = width * search.output_limit(width) * search.num_hypotheses
         step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
         starts = range(0, rows, step)
         payloads = [
