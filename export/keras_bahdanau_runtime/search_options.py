@@ -452,13 +452,11 @@ def check_constraints(
     Raises:
         ValueError: The prefix or the required phrases are longer than the output may be, or there
             are phrases and `beam_size` is 1.
-        UnsupportedArtifactError: The artifact has no such option.
     """
-    inputs = constraint_inputs([constraints])
-    require_options(manifest, inputs)
     if constraints.required:
         check_beam_for_phrases(beam_size)
-    room, forced = shortlist_room(manifest), len(forced_ids(inputs))
+    room = shortlist_room(manifest)
+    forced = len({*constraints.prefix, *itertools.chain(*constraints.required)} - {*SPECIAL})
     if room is not None and forced > room:
         name = "prefixes" if constraints.prefix else "required"
         raise argument_error(

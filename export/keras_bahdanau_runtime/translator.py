@@ -44,6 +44,7 @@ from keras_bahdanau_runtime.search_options import (
     constraint_inputs,
     encode_constraints,
     forced_ids,
+    require_options,
     shortlist_room,
     spelled_ids,
     text_constraints,
@@ -338,15 +339,16 @@ class Translator:
         constraints = text_constraints(
             tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
-        check_constraints(constraints(None), self.manifest, 1)
+        require_options(self.manifest, constraint_inputs([constraints(None)]))
 
         def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
             rows = [constraints(index) for index in indices]
+            inputs = constraint_inputs(rows)
+            require_options(self.manifest, inputs)
             for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
                 limit = settings.output_limit(self.manifest, length)
                 check_constraints(row, self.manifest, limit, settings.beam_size)
-            inputs = settings.inputs() | constraint_inputs(rows)
-            return self.search(source, alignments, inputs=inputs)
+            return self.search(source, alignments, inputs=settings.inputs() | inputs)
 
         return translate_texts(
             texts,

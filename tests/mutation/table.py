@@ -1260,7 +1260,7 @@ MUTATIONS = (
     ),
     Mutation(
         "service-ignores-its-largest-beam",
-        "keras_bahdanau_runtime:TextModel._check_options",
+        "keras_bahdanau_runtime:TextModel._check_request",
         "options.check(self.translator.manifest, self.max_beam_size)",
         "options.check(self.translator.manifest)",
         "service/test_options.py",

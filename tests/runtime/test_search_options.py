@@ -19,6 +19,7 @@ from keras_bahdanau_runtime.search_options import (
     check_room,
     constraint_inputs,
     encode_constraints,
+    require_options,
     text_constraints,
 )
 from keras_bahdanau_runtime.search_settings import ManifestSearch
@@ -347,7 +348,7 @@ def test_wrong_phrases_are_named(tokenizer, required, message):
 def test_phrases_must_fit_the_output_and_need_the_option():
     constraints = Constraints(required=((5, 6), (7,)))
     with pytest.raises(UnsupportedArtifactError, match=r"no input .required.: .*Export it again"):
-        check_constraints(constraints, manifest(BEAM, []), 20)
+        require_options(manifest(BEAM, []), constraint_inputs([constraints]))
     with pytest.raises(ValueError, match=r"`required` must have at most 2 tokens.*Received: 3"):
         check_room(constraints, 2)
 

@@ -21,6 +21,7 @@ from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.service import engine, models, protocol, schemas
 from keras_bahdanau_runtime.service import http as http_module
@@ -594,10 +595,10 @@ def test_the_timeout_includes_the_encoding_of_texts(tmp_path):
 
 def test_texts_that_are_being_encoded_take_room_in_the_queue(tmp_path):
     async def translate_twice(model):
-        first = asyncio.ensure_future(model.translate(["a " * 1000] * 4))
+        first = asyncio.ensure_future(model.translate(TranslationRequest(texts=["a " * 1000] * 4)))
         await asyncio.sleep(0)  # let it start
         with pytest.raises(ServiceError) as caught:
-            await model.translate(["a", "b"])
+            await model.translate(TranslationRequest(texts=["a", "b"]))
         return first, caught.value
 
     with encoding_blocked(tmp_path, limits=Limits(queue=5)) as (service, gate):

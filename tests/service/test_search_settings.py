@@ -10,8 +10,8 @@ from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import SearchOptions
 from keras_bahdanau_runtime.errors import CorruptArtifactError
 from keras_bahdanau_runtime.manifest import parse_manifest
+from keras_bahdanau_runtime.request import PARAMETERS
 from keras_bahdanau_runtime.search_settings import SearchSettings
-from keras_bahdanau_runtime.service.models import PARAMETERS
 from keras_bahdanau_runtime.service.schemas import TranslateRequest
 from keras_bahdanau_runtime.signature import FORMAT, OPTIONS
 
@@ -67,7 +67,7 @@ def test_a_request_has_a_field_with_the_type_and_range_of_a_setting(name):
     assert schema["anyOf"] == [{"type": kind}, {"type": "null"}]
     assert (schema["minimum"], schema["maximum"]) == (limits.low, limits.high)
     body = TranslateRequest.model_validate({"text": "a", name: limits.kind(limits.low)})
-    assert body.options.values() == {name: limits.low}
+    assert body.to_request().options.values() == {name: limits.low}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

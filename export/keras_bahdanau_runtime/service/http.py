@@ -15,12 +15,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from keras_bahdanau_runtime.pictures.page import translator_page
+from keras_bahdanau_runtime.request import get_parameter
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection, Server
 from keras_bahdanau_runtime.service.engine import Engine, Limits
-from keras_bahdanau_runtime.service.errors import KINDS, STOPPING, ServiceError, refuse
+from keras_bahdanau_runtime.service.errors import (
+    KINDS,
+    STOPPING,
+    ServiceError,
+    argument_errors,
+    refuse,
+)
 from keras_bahdanau_runtime.service.middleware import ApiKeys, Middleware
-from keras_bahdanau_runtime.service.models import Model, TextModel, get_parameter
+from keras_bahdanau_runtime.service.models import Model, TextModel
 from keras_bahdanau_runtime.service.openapi import (
     BINARY,
     INDEX,
@@ -145,14 +152,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     async def translate(request: Request) -> Response:
         body = await parse(request, TranslateRequest)
         model = _text_model(request, repository, body.model)
-        result = model.translate(
-            body.texts,
-            body.n_best,
-            body.alignments,
-            body.timeout,
-            body.options,
-            body.constraints,
-        )
+        result = model.translate(body.to_request())
         results = await _cancel_on_disconnect(request, result)
 
         def render() -> Response:
@@ -353,7 +353,9 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
 
     async def index(request: Request) -> Response:
         options = await read_options(request)
-        return _json(repository.index(get_parameter(options, "ready", (bool,), False)))
+        with argument_errors():
+            only_ready = get_parameter(options, "ready", (bool,), False)
+        return _json(repository.index(only_ready))
 
     async def load(request: Request) -> Response:
         options = await read_options(request)

@@ -2,40 +2,47 @@
 
 import asyncio
 import contextlib
-import json
 import logging
-import reprlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     ArtifactError,
     LimitError,
     RunError,
     UnsupportedArtifactError,
+    argument_error,
 )
-from keras_bahdanau_runtime.scoring import TargetScore, decode_score
+from keras_bahdanau_runtime.request import TranslationRequest, check_characters, timeout_seconds
+from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.search_options import (
     NO_CONSTRAINTS,
     Constraints,
-    SearchOptions,
     check_constraints,
-    check_prefix,
-    constraint_inputs,
-    encode_constraints,
     text_constraints,
 )
-from keras_bahdanau_runtime.search_settings import RANGES, ManifestSearch
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
-from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.errors import ServiceError, argument_errors
+from keras_bahdanau_runtime.service.jobs import (
+    AlternativesJob,
+    AlternativesPayload,
+    GraphJob,
+    GraphPayload,
+    ScoreJob,
+    ScorePayload,
+    SearchJob,
+    SearchPayload,
+    StreamJob,
+    StreamPayload,
+)
+from keras_bahdanau_runtime.service.metrics import Statistics
 from keras_bahdanau_runtime.service.protocol import (
     MAX_NUMBERS,
     InferRequest,
@@ -45,20 +52,12 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     json_array,
 )
-from keras_bahdanau_runtime.session import run_arrays
-from keras_bahdanau_runtime.signature import (
-    SCORE_FILE,
-    SETTINGS,
-    STEP_FILE,
-    TRANSLATE,
-)
+from keras_bahdanau_runtime.signature import SCORE_FILE, STEP_FILE, TRANSLATE
 from keras_bahdanau_runtime.text.alignment import Link, text_links
-from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 from keras_bahdanau_runtime.translation import (
     Alternative,
     Translation,
-    decode_hypotheses,
     empty_translation,
     encode_texts,
 )
@@ -67,15 +66,6 @@ from keras_bahdanau_runtime.translator import Translator
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 MAX_ALTERNATIVES = 20
-NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups by identity
-# Parameters of the protocol that a text model ignores.
-_PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
-_PROTOCOL_PREFIXES = ("sequence_", "triton_")
-PARAMETERS = {
-    *SETTINGS,
-    *_PROTOCOL_PARAMETERS,
-    *("n_best", "alignments", "timeout", "suppressed", "disable_unknown"),
-}
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
@@ -89,62 +79,6 @@ _ONNX_DATATYPES = {
     **{f"tensor(int{bits})": f"INT{bits}" for bits in _BITS},
     **{f"tensor(uint{bits})": f"UINT{bits}" for bits in _BITS},
 }
-
-
-class Statistics:
-    """Counts and times of a model for Triton's statistics extension."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last_request = 0  # milliseconds since 1970
-        self._payloads = self._runs = 0
-        # Number of requests and nanoseconds.
-        self._success, self._failure, self._queue, self._compute = [0, 0], [0, 0], [0, 0], [0, 0]
-
-    def count_run(self, payloads: int) -> None:
-        """Count one run of the graph on this number of payloads."""
-        with self._lock:
-            self._payloads += payloads
-            self._runs += 1
-
-    def add_times(self, queued: int, computed: int) -> None:
-        """Add the nanoseconds that one request waited and was computed."""
-        with self._lock:
-            for total, nanoseconds in ((self._queue, queued), (self._compute, computed)):
-                total[0] += 1
-                total[1] += nanoseconds
-
-    def count_request(self, nanoseconds: int, succeeded: bool) -> None:
-        """Count one request and its duration."""
-        with self._lock:
-            self._last_request = time.time_ns() // 10**6  # Unix time in milliseconds
-            total = self._success if succeeded else self._failure
-            total[0] += 1
-            total[1] += nanoseconds
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics with Triton's names."""
-        zero = {"count": 0, "ns": 0}
-
-        def duration(total: Sequence[int]) -> dict[str, int]:
-            return {"count": total[0], "ns": total[1]}
-
-        return {
-            "last_inference": self._last_request,
-            "inference_count": self._payloads,
-            "execution_count": self._runs,
-            "inference_stats": {
-                "success": duration(self._success),
-                "fail": duration(self._failure),
-                "queue": duration(self._queue),
-                "compute_input": zero,
-                "compute_infer": duration(self._compute),
-                "compute_output": zero,
-                "cache_hit": zero,
-                "cache_miss": zero,
-            },
-            "batch_stats": [],
-        }
 
 
 class Model:
@@ -224,30 +158,6 @@ class Model:
         return {"name": self.name, "version": self.version, **self.counts.to_json()}
 
 
-class _ModelJob:
-    """Base class of jobs that count their runs.
-
-    A job has no reference to its model, because a reference cycle would keep the memory of an
-    unloaded model until the next garbage collection.
-    """
-
-    batches_requests = False
-
-    def __init__(self, model: Model) -> None:
-        self.metrics, self._counts = model.metrics, model.counts
-
-    def run(self, payloads: Sequence[Any]) -> list[Any]:
-        results = self._run(payloads)
-        self._counts.count_run(len(payloads))
-        return results
-
-    def record_times(self, queued: float, computed: float) -> None:
-        self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        raise NotImplementedError
-
-
 class TextModel(Model):
     """Model that translates texts.
 
@@ -293,73 +203,40 @@ class TextModel(Model):
             TensorSpec("score", "FP32", (-1,)),
             TensorSpec("alignment", "BYTES", (-1,)),  # only if the request asks for it
         ]
-        self._search, self._stream, self._score, self._alternatives = (
-            _SearchJob(self),
-            _StreamJob(self),
-            _ScoreJob(self),
-            _AlternativesJob(self),
-        )
+        parts = self.metrics, self.counts, translator
+        self._search, self._stream = SearchJob(*parts), StreamJob(*parts)
+        self._score, self._alternatives = ScoreJob(*parts), AlternativesJob(*parts)
 
-    async def translate(
-        self,
-        texts: Sequence[str],
-        n_best: int = 1,
-        alignments: bool = False,
-        timeout: float | None = None,
-        options: SearchOptions = NO_OPTIONS,
-        constraints: Mapping[str, Any] = MappingProxyType({}),
-    ) -> list[list[Translation]]:
+    async def translate(self, request: TranslationRequest) -> list[list[Translation]]:
         """Return the translations of each text, best first.
 
+        Texts of several requests share a batch only if their options are equal.
+
         Args:
-            texts: list of str.
-            n_best: int, most translations per text.
-            alignments: bool. Whether to return the attention weights.
-            timeout: float, seconds; at most and by default the timeout of the service's limits.
-            options: `SearchOptions`. Texts of several requests share a batch only if their options
-                are equal.
-            constraints: The arguments `prefixes`, `suppressed`, `disable_unknown` and `required` of
-                `Translator.translate` that are set, by name.
+            request: `TranslationRequest`. Its timeout is at most, and by default, that of the
+                service's limits.
 
         Raises:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            return await self._translate(texts, n_best, alignments, timeout, options, constraints)
+            return await self._translate(request)
 
-    async def _translate(
-        self,
-        texts: Sequence[str],
-        n_best: int,
-        alignments: bool,
-        timeout: float | None,
-        options: SearchOptions,
-        constraints: Mapping[str, Any],
-    ) -> list[list[Translation]]:
-        self._check(texts)
-        if options is not NO_OPTIONS:
-            self._check_options(options)
-        max_n_best = self.max_n_best
-        if options.beam_size is not None:
-            max_n_best = min(max_n_best, options.beam_size)
-        if not 1 <= n_best <= max_n_best:
-            raise ServiceError(
-                "invalid",
-                f"Argument `n_best` must be from 1 to {max_n_best}. Received: {n_best}",
-                "n_best",
-            )
+    async def _translate(self, request: TranslationRequest) -> list[list[Translation]]:
+        self._check_request(request)
+        texts, options, alignments = request.texts, request.options, request.alignments
         # Reserved before the texts are encoded.
         with self.engine.reserve(len(texts), 0):
-            async with self.engine.deadline(timeout):
+            async with self.engine.deadline(request.timeout):
                 encoded = await self._encode(texts)
+                constraints = request.constraints
                 if constraints:
                     # In a thread: a prefix has many completions.
-                    arguments = texts, encoded, options, constraints
-                    rows = await asyncio.to_thread(self._constraints, *arguments)
+                    rows = await asyncio.to_thread(self._constraints, request, encoded)
                 else:
                     rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
-                    (ids, n_best, alignments, options, row)
+                    SearchPayload(ids, request.n_best, alignments, options, row)
                     for ids, row in zip(encoded, rows, strict=True)
                     if ids
                 ]
@@ -378,11 +255,29 @@ class TextModel(Model):
         remaining = iter(results)
         return [next(remaining) if ids else [empty_translation(alignments)] for ids in encoded]
 
-    def _check_options(self, options: SearchOptions) -> None:
-        names = [name for name, value in vars(options).items() if value is not None]
-        self._require_options(names)
-        with _argument_errors():
-            options.check(self.translator.manifest, self.max_beam_size)
+    def _check_request(self, request: TranslationRequest) -> None:
+        """Refuse a request for what the model or the service does not allow, tokens apart."""
+        search, limit = self.translator.manifest.search, self.engine.limits.characters
+        names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
+        self._require_options([*request.options.values()])
+        self._require_options([names.get(name, name) for name in request.constraints])
+        with argument_errors():
+            request.options.check_values(
+                search.max_steps, search.min_length or 0, self.max_beam_size
+            )
+            request.check_n_best(self.max_n_best)
+        with argument_errors("too_large"):
+            check_characters("text", request.texts, limit)
+            check_characters("prefix", [each or "" for each in request.prefixes or ()], limit)
+            phrases = ["".join(each or ()) for each in request.required or ()]
+            check_characters("required", phrases, limit)
+        if len(request.suppressed) > _MAX_SUPPRESSED:
+            raise ServiceError(
+                "too_large",
+                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
+                f"Received: {len(request.suppressed)}",
+                "suppressed",
+            )
 
     def _require_options(self, names: Sequence[str]) -> None:
         """Refuse options that the graph does not have."""
@@ -398,30 +293,13 @@ class TextModel(Model):
                 )
 
     def _constraints(
-        self,
-        texts: Sequence[str],
-        encoded: Sequence[Sequence[int]],
-        options: SearchOptions,
-        constraints: Mapping[str, Any],
+        self, request: TranslationRequest, encoded: Sequence[Sequence[int]]
     ) -> list[Constraints]:
-        """Return the constraints of each text."""
-        names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
-        self._require_options([names.get(name, name) for name in constraints])
-        manifest = self.translator.manifest
-        count = len(constraints.get("suppressed", ()))
-        if count > _MAX_SUPPRESSED:
-            raise ServiceError(
-                "too_large",
-                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
-                f"Received: {count}",
-                "suppressed",
-            )
-        self._check([prefix or "" for prefix in constraints.get("prefixes", ())], "prefix")
-        phrases = constraints.get("required", ())
-        self._check(["".join(each or ()) for each in phrases], "required")
-        with _argument_errors():
-            of_text = text_constraints(self.tokenizer, texts, **constraints)
-            rows = [of_text(index) for index in range(len(texts))]
+        """Return the constraints of each text as ids."""
+        manifest, options = self.translator.manifest, request.options
+        with argument_errors():
+            of_text = text_constraints(self.tokenizer, request.texts, **request.constraints)
+            rows = [of_text(index) for index in range(len(encoded))]
             for row, ids in zip(rows, encoded, strict=True):
                 if ids:
                     limit = options.output_limit(manifest, len(ids))
@@ -453,8 +331,7 @@ class TextModel(Model):
                     f"The model {self.name!r} has no graph that scores targets. Export it again.",
                     "model",
                 )
-            self._check(texts)
-            self._check(targets, "target")
+            self._check_characters(text=texts, target=targets)
             if len(targets) != len(texts):
                 raise ServiceError(
                     "invalid",
@@ -474,7 +351,8 @@ class TextModel(Model):
                                 f"Received: a blank text at index {side.index([])}",
                                 name,
                             )
-                    payloads = [(*pair, alignments) for pair in zip(sources, encoded, strict=True)]
+                    pairs = zip(sources, encoded, strict=True)
+                    payloads = [ScorePayload(*pair, alignments) for pair in pairs]
                     lengths = [max(len(source), len(target)) for source, target, _ in payloads]
                     costs = [len(source) * len(target) for source, target, _ in payloads]
                     results = await self._run(self._score, payloads, lengths, costs, len(texts))
@@ -529,12 +407,11 @@ class TextModel(Model):
         """
         with self._measure():
             self._check_streams()
-            self._check([text])
-            self._check([prefix or ""], "prefix")
+            self._check_characters(text=[text], prefix=[prefix or ""])
             with self.engine.reserve(1, 0):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
-                    payload = (text, prefix or "", count)
+                    payload = AlternativesPayload(text, prefix or "", count)
                     steps = self.translator.manifest.search.output_limit(len(ids))
                     cost = len(ids) * steps * count
                     [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
@@ -562,18 +439,11 @@ class TextModel(Model):
                 with self.engine.reserve(1, 0):
                     async with self.engine.deadline():
                         [ids] = await self._encode([text])
-                        limit = self.translator.manifest.search.output_limit(len(ids))
-                        with _argument_errors():
-                            start = await asyncio.to_thread(
-                                encode_constraints, self.tokenizer, prefix
-                            )
-                            check_prefix(start, limit)
-                        payload = (text, prefix, put, stopped)
-                        cost = len(ids) * limit
+                        payload = StreamPayload(text, prefix, put, stopped)
+                        cost = len(ids) * self.translator.manifest.search.output_limit(len(ids))
                         await self._run(self._stream, [payload], [len(ids)], [cost], 1)
 
-            self._check([text])
-            self._check([prefix or ""], "prefix")
+            self._check_characters(text=[text], prefix=[prefix or ""])
             task = asyncio.ensure_future(run())
             task.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
@@ -592,17 +462,10 @@ class TextModel(Model):
                 "model",
             )
 
-    def _check(self, texts: Sequence[str], argument: str = "text") -> None:
-        limits = self.engine.limits
-        limits.check_texts(len(texts))
-        for index, text in enumerate(texts):
-            if len(text) > limits.characters:
-                raise ServiceError(
-                    "too_large",
-                    f"Argument `{argument}` must have at most {limits.characters} characters each. "
-                    f"Received: {len(text)} at index {index}",
-                    argument,
-                )
+    def _check_characters(self, **texts: Sequence[str]) -> None:
+        with argument_errors("too_large"):
+            for name, each in texts.items():
+                check_characters(name, each, self.engine.limits.characters)
 
     async def _encode(self, texts: Sequence[str], argument: str = "text") -> list[list[int]]:
         manifest, limit = self.translator.manifest, self.engine.limits.tokens
@@ -639,32 +502,30 @@ class TextModel(Model):
         warn_about_unknown("target", encoded)
         return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
+    def _texts(self, tensor: Tensor) -> list[str]:
+        """Return the texts of an input."""
+        if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
+            raise argument_error(
+                tensor.name,
+                "be BYTES of shape [n]",
+                received=f"{tensor.datatype} of shape {list(tensor.data.shape)}",
+            )
+        self.engine.limits.check_texts(tensor.data.size)
+        try:
+            return [item.decode("utf-8") for item in tensor.data]
+        except UnicodeDecodeError as error:
+            raise argument_error(tensor.name, "be UTF-8", received=str(error)) from error
+
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         names = [tensor.name for tensor in request.inputs]
         _check_names("inputs", names, self.inputs, self.optional_inputs)
-        inputs = {tensor.name: _texts(tensor) for tensor in request.inputs}
-        texts = inputs["text"]
-        constraints: dict[str, Any] = {}
-        if "prefix" in inputs:
-            constraints["prefixes"] = inputs["prefix"]
-        if "required" in inputs:
-            constraints["required"] = [
-                _json_list(text or "[]", "required", (str,)) for text in inputs["required"]
-            ]
-        parameters = request.parameters
-        if parameters:
-            _check_parameter_names(parameters)
-        n_best = get_parameter(parameters, "n_best", (int,), 1)
-        timeout = _timeout(parameters)
-        alignments = get_parameter(parameters, "alignments", (bool,), False)
-        alignments = alignments or any(output.name == "alignment" for output in request.outputs)
-        suppressed = get_parameter(parameters, "suppressed", (str,), None)
-        if suppressed is not None:
-            constraints["suppressed"] = _json_list(suppressed, "suppressed", (str, int))
-        if get_parameter(parameters, "disable_unknown", (bool,), False):
-            constraints["disable_unknown"] = True
-        options = _search_options(parameters)
-        results = await self._translate(texts, n_best, alignments, timeout, options, constraints)
+        with argument_errors():
+            inputs = {tensor.name: self._texts(tensor) for tensor in request.inputs}
+            translation = TranslationRequest.from_inputs(inputs, request.parameters)
+        texts, n_best = translation.texts, translation.n_best
+        is_requested = any(output.name == "alignment" for output in request.outputs)
+        alignments = translation.alignments or is_requested
+        results = await self._translate(replace(translation, alignments=alignments))
         shape = (len(texts),) if n_best == 1 else (len(texts), n_best)
         translations = np.full(shape, b"", object)
         scores = np.full(shape, _NO_SCORE, np.float32)
@@ -684,97 +545,6 @@ class TextModel(Model):
         if alignments:
             tensors.append(Tensor("alignment", "BYTES", weights))
         return tensors
-
-
-class _SearchJob(_ModelJob):
-    """Search for translations of payloads in batches.
-
-    A payload is `(ids, n_best, alignments, options, constraints)`. All payloads of a batch have
-    equal options.
-    """
-
-    batches_requests = True
-
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator, self._tokenizer = model.translator, model.tokenizer
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        aligned = any(payload[2] for payload in payloads)
-        options: SearchOptions = payloads[0][3]
-        rows = [payload[4] for payload in payloads]
-        inputs = {} if options is NO_OPTIONS else options.inputs()
-        if any(row is not NO_CONSTRAINTS for row in rows):
-            inputs |= constraint_inputs(rows)
-        source = pad([payload[0] for payload in payloads])
-        arrays = self._translator.search(source, aligned, inputs=inputs)
-        results = []
-        for row, (ids, n_best, alignments, *_) in enumerate(payloads):
-            hypotheses = {
-                name: values[row]
-                for name, values in arrays.items()
-                if alignments or name != "alignments"
-            }
-            with _argument_errors():  # the options leave no output
-                results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
-        return results
-
-
-class _StreamJob(_ModelJob):
-    """Translate one payload `(text, prefix, put, stopped)` and pass each piece to `put`."""
-
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator = model.translator
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        [(text, prefix, put, stopped)] = payloads
-        pieces = []
-        for piece in self._translator.stream(text, prefix=prefix):
-            if stopped.is_set():
-                break
-            pieces.append(piece)
-            put(piece)
-        return ["".join(pieces)]
-
-
-class _AlternativesJob(_ModelJob):
-    """Return the alternatives for one payload `(text, prefix, count)`."""
-
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator = model.translator
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        with _argument_errors():  # a blank text, or a prefix that is too long
-            return [self._translator.alternatives(*payloads[0])]
-
-
-class _ScoreJob(_ModelJob):
-    """Score payloads `(source ids, target ids, alignments)` in batches.
-
-    The first batch opens the graph, so that services that score nothing do not need its memory.
-    """
-
-    batches_requests = True
-
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator, self._tokenizer = model.translator, model.tokenizer
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        sources, targets, alignments = zip(*payloads, strict=True)
-        scorer = self._translator.open_scorer()
-        arrays = scorer.score(pad(sources), pad(targets), any(alignments))
-        results = []
-        for row, (source, target, aligned) in enumerate(payloads):
-            outputs = {
-                name: values[row]
-                for name, values in arrays.items()
-                if aligned or name != "alignments"
-            }
-            results.append(decode_score(self._tokenizer, outputs, (source, target)))
-        return results
 
 
 class GraphModel(Model):
@@ -805,7 +575,7 @@ class GraphModel(Model):
         self.session, self._search = session, search
         self.inputs = [_tensor_spec(value) for value in session.get_inputs()]
         self.outputs = [_tensor_spec(value) for value in session.get_outputs()]
-        self._job = _GraphJob(self)
+        self._job = GraphJob(self.metrics, self.counts, session, engine.limits.timeout)
 
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         tensors = {tensor.name: tensor for tensor in request.inputs}
@@ -835,11 +605,13 @@ class GraphModel(Model):
                 "too_large",
                 f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
             )
-        payloads, costs = [(feeds, outputs)], [size]
+        payloads, costs = [GraphPayload(feeds, outputs)], [size]
         if self._search is not None:
             payloads, costs = self._split_search(self._search, feeds, outputs)
         lengths = [sum(array.size for array in inputs.values()) for inputs, _ in payloads]
-        async with self.engine.deadline(_timeout(request.parameters)):
+        with argument_errors():
+            timeout = timeout_seconds(request.parameters)
+        async with self.engine.deadline(timeout):
             results = await self._run(self._job, payloads, lengths, costs)
         datatypes = {spec.name: spec.datatype for spec in self.outputs}
         return [
@@ -849,7 +621,7 @@ class GraphModel(Model):
 
     def _split_search(
         self, search: ManifestSearch, feeds: Mapping[str, NDArray[Any]], outputs: list[str]
-    ) -> tuple[list[tuple[dict[str, NDArray[Any]], list[str]]], list[int]]:
+    ) -> tuple[list[GraphPayload], list[int]]:
         """Return payloads of few rows and their costs, so that others need not wait for long.
 
         Raises:
@@ -877,23 +649,12 @@ class GraphModel(Model):
         step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
         starts = range(0, rows, step)
         payloads = [
-            ({name: array[start : start + step] for name, array in feeds.items()}, outputs)
+            GraphPayload(
+                {name: array[start : start + step] for name, array in feeds.items()}, outputs
+            )
             for start in starts
         ]
         return payloads, [cost * min(step, rows - start) for start in starts]
-
-
-class _GraphJob(_ModelJob):
-    """Run a graph on payloads `(arrays by input name, output names)`, one request at a time."""
-
-    def __init__(self, model: GraphModel) -> None:
-        super().__init__(model)
-        self._session, self._timeout = model.session, model.engine.limits.timeout
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        return [
-            run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
-        ]
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -909,108 +670,12 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def get_parameter(
-    parameters: Mapping[str, Any], name: str, types: tuple[type, ...], default: Any
-) -> Any:
-    """Return a parameter of a request after a check of its type.
-
-    Raises:
-        ServiceError: "invalid".
-    """
-    value = parameters.get(name, default)
-    if value is default:
-        return default
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        expected = " or ".join(kind.__name__ for kind in types)
-        raise ServiceError(
-            "invalid", f"Argument `{name}` must be {expected}. Received: {value!r:.80}", name
-        )
-    return value
-
-
-def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return the parameter `timeout` in seconds. Requests have it in microseconds, as in Triton."""
-    microseconds = get_parameter(parameters, "timeout", (int,), None)
-    if microseconds is None:
-        return None
-    if not 1 <= microseconds < 2**63:
-        raise ServiceError(
-            "invalid",
-            "Argument `timeout` must be from 1 to 2**63 - 1 microseconds. "
-            f"Received: {reprlib.repr(microseconds)}",
-            "timeout",
-        )
-    return float(microseconds / 1e6)
-
-
-def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
-    """Return the search options among the parameters of a request.
-
-    A number with a fraction may also be a str, because Triton's gRPC client refuses floats.
-    """
-    values = {}
-    for name in parameters.keys() & {*SETTINGS}:
-        if RANGES[name].kind is int:
-            values[name] = get_parameter(parameters, name, (int,), None)
-            continue
-        value = get_parameter(parameters, name, (int, float, str), None)
-        try:
-            values[name] = float(value)
-        except (ValueError, OverflowError) as error:
-            raise ServiceError(
-                "invalid", f"Argument `{name}` must be a number. Received: {value!r:.80}", name
-            ) from error
-    return SearchOptions(**values) if values else NO_OPTIONS
-
-
-def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
-    """Refuse unknown parameters, such as a misspelled option."""
-    for name in parameters:
-        if name not in PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
-            name = name.encode("ascii", "backslashreplace").decode()
-            message = f"Argument `{name:.80}` is unknown. Use only {sorted(PARAMETERS)}."
-            raise ServiceError("invalid", message, name)
-
-
 def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[Any]) -> None:
     """Write the attention weights of each hypothesis as JSON into an array `(n, K)`."""
     for row, hypotheses in zip(rows, results, strict=True):
         for column, hypothesis in enumerate(hypotheses):
             if hypothesis.alignment is not None:
                 row[column] = as_json(json_array(hypothesis.alignment))
-
-
-def _texts(tensor: Tensor) -> list[str]:
-    """Return the texts of an input."""
-    if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
-        raise ServiceError(
-            "invalid",
-            f"Argument `{tensor.name}` must be BYTES of shape [n]. "
-            f"Received: {tensor.datatype} of shape {list(tensor.data.shape)}",
-            tensor.name,
-        )
-    try:
-        return [item.decode("utf-8") for item in tensor.data]
-    except UnicodeDecodeError as error:
-        raise ServiceError(
-            "invalid", f"Argument `{tensor.name}` must be UTF-8. Received: {error}", tensor.name
-        ) from error
-
-
-def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
-    """Return a JSON list of items of these types, from a parameter or an item of an input."""
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
-        items = None
-    if not isinstance(items, list) or not {type(item) for item in items} <= {*types}:
-        expected = " or ".join(kind.__name__ for kind in types)
-        raise ServiceError(
-            "invalid",
-            f"Argument `{name}` must be a JSON list of {expected}. Received: {text!r:.80}",
-            name,
-        )
-    return items
 
 
 def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -1025,17 +690,6 @@ def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if part:
         yield part
-
-
-@contextlib.contextmanager
-def _argument_errors() -> Iterator[None]:
-    """Raise an `ArgumentError` of the block as a `ServiceError` with the name of the argument."""
-    try:
-        yield
-    except ArgumentError as error:
-        name = "prefix" if error.name == "prefixes" else error.name
-        message = str(error).replace("`prefixes`", "`prefix`")
-        raise ServiceError("invalid", message, name) from error
 
 
 def _check_names(
