@@ -356,11 +356,11 @@ def test_requests_with_equal_options_are_translated_in_one_call(model_with_optio
         ),
         (
             request("a", suppressed="3"),
-            "`suppressed` must be a JSON list of str or int. Received: '3'",
+            "must be a JSON list of str or int. Received: '3'",
         ),
         (
             request("a", prefix=["a", "b"]),
-            "`prefixes` must have one str or None for each of 1 texts",
+            "`prefix` must have one str or None for each of 1 texts",
         ),
     ],
 )

@@ -1261,8 +1261,8 @@ MUTATIONS = (
     Mutation(
         "service-ignores-its-largest-beam",
         "keras_bahdanau_runtime:TextModel._check_request",
-        "options.check(self.translator.manifest, self.max_beam_size)",
-        "options.check(self.translator.manifest)",
+        "self.max_beam_size",
+        "None",
         "service/test_options.py",
     ),
     Mutation(
@@ -1330,9 +1330,9 @@ MUTATIONS = (
     ),
     Mutation(
         "n-best-may-exceed-the-requested-beam",
-        "keras_bahdanau_runtime:TextModel._translate",
-        "min(max_n_best, options.beam_size)",
-        "max(max_n_best, options.beam_size)",
+        "keras_bahdanau_runtime:TranslationRequest.check_n_best",
+        "min(num_returned, self.options.beam_size or num_returned)",
+        "max(num_returned, self.options.beam_size or num_returned)",
         "service/test_options.py",
     ),
     Mutation(
