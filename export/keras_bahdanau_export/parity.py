@@ -11,7 +11,7 @@ from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, checked_texts
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError, argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -195,7 +195,8 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
     translator = Translator(manifest.folder, providers, loop="graph")
     limit = manifest.max_source_length
     sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-    encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
+    texts = checked_texts("texts", texts)
+    encoded = encode_texts(texts, translator.require_tokenizer()) if texts else []
     sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
     if not sources:
         raise argument_error(

@@ -454,7 +454,8 @@ class Translator:
             ValueError: As `translate`.
         """
         limit = self.manifest.max_source_length
-        return [ids for ids in encode_texts(texts, self.require_tokenizer(), limit) if ids]
+        tokenizer = self.require_tokenizer()
+        return [ids for ids in encode_texts(checked_texts("texts", texts), tokenizer, limit) if ids]
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None

@@ -106,7 +106,8 @@ class TritonPythonModel:
             parsed = TranslationRequest.from_inputs(inputs, parameters, alignments=True)
             for name in ("prefixes", "required"):
                 check_count(name, getattr(parsed, name) or None, len(parsed.texts))
-            self.translator.translate([], **_shared_options(parsed))  # checks the options
+            if options := _shared_options(parsed):
+                self.translator.translate([], **options)  # checks the options
             parsed.check_n_best(self.max_n_best)
             # Encoded per request, so that the index in an error message is that of its text.
             self.translator.encode(parsed.texts)

@@ -698,13 +698,13 @@ def _check_names(
     specs: Sequence[TensorSpec],
     optional: Sequence[TensorSpec] | None = None,
 ) -> None:
-    """Refuse unknown and duplicate names.
+    """Refuse unknown names; `protocol.check_distinct` has refused duplicate ones.
 
     With a list of `optional` specs, all names of `specs` must be present.
     """
     required = [spec.name for spec in specs]
     expected = [*required, *(spec.name for spec in optional or ())]
-    if len(set(names)) < len(names) or not set(names) <= set(expected):
+    if not set(names) <= set(expected):
         raise ServiceError(
             "invalid",
             f"Argument `{argument}` must have names of {expected}, each at most once. "
