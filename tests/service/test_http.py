@@ -23,10 +23,11 @@ from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.search_settings import ManifestSearch
-from keras_bahdanau_runtime.service import engine, models, protocol, schemas
+from keras_bahdanau_runtime.service import engine, graph_model, models, protocol, schemas
 from keras_bahdanau_runtime.service import http as http_module
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.graph_model import GraphModel
 
 LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
@@ -222,7 +223,7 @@ def test_a_long_request_to_a_graph_runs_in_parts(tmp_path, monkeypatch):
     rows = np.arange(4, 39, dtype=np.int32).reshape(7, 5)
     source = {**SOURCE, "shape": [7, 5], "data": rows.tolist()}
     # A row costs 5 x 10 x 2.
-    monkeypatch.setattr(models, "BATCH_COST", 250)
+    monkeypatch.setattr(graph_model, "BATCH_COST", 250)
     monkeypatch.setattr(engine, "BATCH_COST", 250)
     with site({"copy": make(tmp_path / "copy", search=search)}) as service:
         outputs = [{"name": name} for name in ("tokens", "lengths", "alignments")]
@@ -319,7 +320,7 @@ def test_all_inputs_of_a_search_have_as_many_rows_as_the_source(rows):
     """)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     search = ManifestSearch(beam_size=5, max_length=100)
-    model = models.GraphModel("sum-graph", "1", engine.Engine(), session, search)
+    model = GraphModel("sum-graph", "1", engine.Engine(), session, search)
 
     def infer(noise):
         inputs = {"source": np.full((100, 40), 2, np.int32), "noise": noise}

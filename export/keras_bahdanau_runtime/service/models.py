@@ -1,4 +1,4 @@
-"""Models that clients call by name: text models and graph models."""
+"""Models that clients call by name, and text models. `graph_model` has the other kind."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +16,24 @@ from keras_bahdanau_runtime.errors import (
     ArtifactError,
     LimitError,
     RunError,
-    UnsupportedArtifactError,
     argument_error,
 )
-from keras_bahdanau_runtime.request import TranslationRequest, check_characters, timeout_seconds
-from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.request import (
+    NO_OPTIONS,
+    TranslationRequest,
+    check_characters,
+)
+from keras_bahdanau_runtime.scoring import TargetScore, decode_score
 from keras_bahdanau_runtime.search_options import (
     NO_CONSTRAINTS,
     Constraints,
+    SearchOptions,
     check_constraints,
+    constraint_inputs,
     text_constraints,
 )
-from keras_bahdanau_runtime.search_settings import ManifestSearch
-from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
+from keras_bahdanau_runtime.service.engine import Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError, argument_errors
-from keras_bahdanau_runtime.service.jobs import (
-    AlternativesJob,
-    AlternativesPayload,
-    GraphJob,
-    GraphPayload,
-    ScoreJob,
-    ScorePayload,
-    SearchJob,
-    SearchPayload,
-    StreamJob,
-    StreamPayload,
-)
 from keras_bahdanau_runtime.service.metrics import Statistics
 from keras_bahdanau_runtime.service.protocol import (
     MAX_NUMBERS,
@@ -52,12 +44,14 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     json_array,
 )
-from keras_bahdanau_runtime.signature import SCORE_FILE, STEP_FILE, TRANSLATE
+from keras_bahdanau_runtime.signature import SCORE_FILE, STEP_FILE
 from keras_bahdanau_runtime.text.alignment import Link, text_links
+from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 from keras_bahdanau_runtime.translation import (
     Alternative,
     Translation,
+    decode_hypotheses,
     empty_translation,
     encode_texts,
 )
@@ -70,15 +64,6 @@ _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no 
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
-_BITS = (8, 16, 32, 64)
-_ONNX_DATATYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    **{f"tensor(int{bits})": f"INT{bits}" for bits in _BITS},
-    **{f"tensor(uint{bits})": f"UINT{bits}" for bits in _BITS},
-}
 
 
 class Model:
@@ -106,7 +91,7 @@ class Model:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            _check_names("outputs", [output.name for output in request.outputs], self.outputs)
+            check_names("outputs", [output.name for output in request.outputs], self.outputs)
             tensors = await self._infer(request)
         names = {output.name for output in request.outputs} or {spec.name for spec in self.outputs}
         outputs = [tensor for tensor in tensors if tensor.name in names]
@@ -158,6 +143,35 @@ class Model:
         return {"name": self.name, "version": self.version, **self.counts.to_json()}
 
 
+class ModelJob:
+    """Base class of jobs that count their runs.
+
+    A job has no reference to its model, because a reference cycle would keep the memory of an
+    unloaded model until the next garbage collection.
+
+    Args:
+        model: `Model` whose runs it counts.
+    """
+
+    batches_requests = False
+
+    def __init__(self, model: Model) -> None:
+        self.metrics, self._counts = model.metrics, model.counts
+
+    def run(self, payloads: Sequence[Any]) -> list[Any]:
+        """Return the result for each payload."""
+        results = self._run(payloads)
+        self._counts.count_run(len(payloads))
+        return results
+
+    def record_times(self, queued: float, computed: float) -> None:
+        """Record the seconds that one request waited and was computed."""
+        self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
+
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+        raise NotImplementedError
+
+
 class TextModel(Model):
     """Model that translates texts.
 
@@ -203,9 +217,8 @@ class TextModel(Model):
             TensorSpec("score", "FP32", (-1,)),
             TensorSpec("alignment", "BYTES", (-1,)),  # only if the request asks for it
         ]
-        parts = self.metrics, self.counts, translator
-        self._search, self._stream = SearchJob(*parts), StreamJob(*parts)
-        self._score, self._alternatives = ScoreJob(*parts), AlternativesJob(*parts)
+        self._search, self._stream = _SearchJob(self), _StreamJob(self)
+        self._score, self._alternatives = _ScoreJob(self), _AlternativesJob(self)
 
     async def translate(self, request: TranslationRequest) -> list[list[Translation]]:
         """Return the translations of each text, best first.
@@ -236,7 +249,7 @@ class TextModel(Model):
                 else:
                     rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
-                    SearchPayload(ids, request.n_best, alignments, options, row)
+                    _SearchPayload(ids, request.n_best, alignments, options, row)
                     for ids, row in zip(encoded, rows, strict=True)
                     if ids
                 ]
@@ -352,7 +365,7 @@ class TextModel(Model):
                                 name,
                             )
                     pairs = zip(sources, encoded, strict=True)
-                    payloads = [ScorePayload(*pair, alignments) for pair in pairs]
+                    payloads = [_ScorePayload(*pair, alignments) for pair in pairs]
                     lengths = [max(len(source), len(target)) for source, target, _ in payloads]
                     costs = [len(source) * len(target) for source, target, _ in payloads]
                     results = await self._run(self._score, payloads, lengths, costs, len(texts))
@@ -411,7 +424,7 @@ class TextModel(Model):
             with self.engine.reserve(1, 0):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
-                    payload = AlternativesPayload(text, prefix or "", count)
+                    payload = _AlternativesPayload(text, prefix or "", count)
                     steps = self.translator.manifest.search.output_limit(len(ids))
                     cost = len(ids) * steps * count
                     [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
@@ -439,7 +452,7 @@ class TextModel(Model):
                 with self.engine.reserve(1, 0):
                     async with self.engine.deadline():
                         [ids] = await self._encode([text])
-                        payload = StreamPayload(text, prefix, put, stopped)
+                        payload = _StreamPayload(text, prefix, put, stopped)
                         cost = len(ids) * self.translator.manifest.search.output_limit(len(ids))
                         await self._run(self._stream, [payload], [len(ids)], [cost], 1)
 
@@ -518,7 +531,7 @@ class TextModel(Model):
 
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, self.optional_inputs)
+        check_names("inputs", names, self.inputs, self.optional_inputs)
         with argument_errors():
             inputs = {tensor.name: self._texts(tensor) for tensor in request.inputs}
             translation = TranslationRequest.from_inputs(inputs, request.parameters)
@@ -547,127 +560,124 @@ class TextModel(Model):
         return tensors
 
 
-class GraphModel(Model):
-    """Model that runs an ONNX graph on the tensors of a request.
+class _SearchPayload(NamedTuple):
+    """A text to translate; the payloads of a batch have equal options."""
+
+    ids: list[int]
+    n_best: int
+    alignments: bool
+    options: SearchOptions
+    constraints: Constraints
+
+
+class _StreamPayload(NamedTuple):
+    """A text to translate piece by piece; `put` gets each piece until `stopped` is set."""
+
+    text: str
+    prefix: str | None
+    put: Callable[[str], object]
+    stopped: threading.Event
+
+
+class _AlternativesPayload(NamedTuple):
+    """A text, the beginning of its translation, and the largest number of words after it."""
+
+    text: str
+    prefix: str
+    max_words: int
+
+
+class _ScorePayload(NamedTuple):
+    """Ids of a text and of its target."""
+
+    source: list[int]
+    target: list[int]
+    alignments: bool
+
+
+class _TextJob(ModelJob):
+    """Base class of the jobs of a text model.
 
     Args:
-        name: str.
-        version: A number, as a str.
-        engine: `Engine` that runs the model.
-        session: Session of `open_graph`.
-        search: Settings of the search that the graph contains; `None` if it contains none.
-
-    Raises:
-        UnsupportedArtifactError: An input or output of the graph is not a tensor of numbers.
+        model: `TextModel`.
     """
 
-    platform = "onnxruntime_onnx"
+    def __init__(self, model: TextModel) -> None:
+        super().__init__(model)
+        self._translator, self._tokenizer = model.translator, model.tokenizer
 
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        engine: Engine,
-        session: Any,
-        search: ManifestSearch | None = None,
-    ) -> None:
-        super().__init__(name, version, engine)
-        self.session, self._search = session, search
-        self.inputs = [_tensor_spec(value) for value in session.get_inputs()]
-        self.outputs = [_tensor_spec(value) for value in session.get_outputs()]
-        self._job = GraphJob(self.metrics, self.counts, session, engine.limits.timeout)
 
-    async def _infer(self, request: InferRequest) -> list[Tensor]:
-        tensors = {tensor.name: tensor for tensor in request.inputs}
-        names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, ())
-        for spec in self.inputs:
-            tensor = tensors[spec.name]
-            shape = tensor.data.shape
-            # A loop over an empty axis crashes onnxruntime and the process.
-            fits = len(shape) == len(spec.shape) and all(
-                received == size or (size == -1 and received > 0)
-                for size, received in zip(spec.shape, shape, strict=True)
-            )
-            if tensor.datatype != spec.datatype or not fits:
-                raise ServiceError(
-                    "invalid",
-                    f"Argument `{spec.name}` must be {spec.datatype} of shape {list(spec.shape)}, "
-                    "where -1 is any length of at least 1. "
-                    f"Received: {tensor.datatype} of shape {list(shape)}",
-                    spec.name,
+class _SearchJob(_TextJob):
+    """Search for translations, in batches."""
+
+    batches_requests = True
+
+    def _run(self, payloads: Sequence[_SearchPayload]) -> list[Any]:
+        aligned, options = any(payload.alignments for payload in payloads), payloads[0].options
+        rows = [payload.constraints for payload in payloads]
+        inputs = {} if options is NO_OPTIONS else options.inputs()
+        if any(row is not NO_CONSTRAINTS for row in rows):
+            inputs |= constraint_inputs(rows)
+        source = pad([payload.ids for payload in payloads])
+        arrays = self._translator.search(source, aligned, inputs=inputs)
+        results = []
+        for row, payload in enumerate(payloads):
+            outputs = _outputs_of(arrays, row, payload.alignments)
+            with argument_errors():  # the options leave no output
+                results.append(
+                    decode_hypotheses(self._tokenizer, outputs, payload.ids, payload.n_best)
                 )
-        outputs = [each.name for each in request.outputs] or [spec.name for spec in self.outputs]
-        feeds = {name: np.asarray(tensor.data, order="C") for name, tensor in tensors.items()}
-        size, limit = sum(array.size for array in feeds.values()), self.engine.limits.queued_tokens
-        if size > limit:
-            raise ServiceError(
-                "too_large",
-                f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
-            )
-        payloads, costs = [GraphPayload(feeds, outputs)], [size]
-        if self._search is not None:
-            payloads, costs = self._split_search(self._search, feeds, outputs)
-        lengths = [sum(array.size for array in inputs.values()) for inputs, _ in payloads]
-        with argument_errors():
-            timeout = timeout_seconds(request.parameters)
-        async with self.engine.deadline(timeout):
-            results = await self._run(self._job, payloads, lengths, costs)
-        datatypes = {spec.name: spec.datatype for spec in self.outputs}
+        return results
+
+
+class _StreamJob(_TextJob):
+    """Translate one text and pass on its pieces."""
+
+    def _run(self, payloads: Sequence[_StreamPayload]) -> list[Any]:
+        [(text, prefix, put, stopped)] = payloads
+        with argument_errors():  # the prefix is too long, or cannot be spelled
+            stream = self._translator.stream(text, prefix=prefix)
+        pieces = []
+        for piece in stream:
+            if stopped.is_set():
+                break
+            pieces.append(piece)
+            put(piece)
+        return ["".join(pieces)]
+
+
+class _AlternativesJob(_TextJob):
+    """Return the alternatives for one prefix."""
+
+    def _run(self, payloads: Sequence[_AlternativesPayload]) -> list[Any]:
+        with argument_errors():  # a blank text, or a prefix that is too long
+            return [self._translator.alternatives(*payloads[0])]
+
+
+class _ScoreJob(_TextJob):
+    """Score targets, in batches.
+
+    The first batch opens the graph, so that services that score nothing do not need its memory.
+    """
+
+    batches_requests = True
+
+    def _run(self, payloads: Sequence[_ScorePayload]) -> list[Any]:
+        sources, targets, alignments = zip(*payloads, strict=True)
+        scorer = self._translator.open_scorer()
+        arrays = scorer.score(pad(sources), pad(targets), any(alignments))
         return [
-            Tensor(name, datatypes[name], _join([arrays[name] for arrays in results]))
-            for name in outputs
+            decode_score(self._tokenizer, _outputs_of(arrays, row, payload.alignments), payload[:2])
+            for row, payload in enumerate(payloads)
         ]
 
-    def _split_search(
-        self, search: ManifestSearch, feeds: Mapping[str, NDArray[Any]], outputs: list[str]
-    ) -> tuple[list[GraphPayload], list[int]]:
-        """Return payloads of few rows and their costs, so that others need not wait for long.
 
-        Raises:
-            ServiceError: "invalid" if the inputs differ in rows, "too_large" if the attention
-                weights would be too many.
-        """
-        rows, width = feeds[TRANSLATE.inputs[0].name].shape
-        for name, array in feeds.items():
-            if len(array) != rows:
-                raise ServiceError(
-                    "invalid",
-                    f"Argument `{name}` must have as many rows as the source, {rows}. "
-                    f"Received: {len(array)}",
-                    name,
-                )
-        weights = rows * search.num_returned * search.max_steps * width
-        if "alignments" in outputs and weights > MAX_NUMBERS:
-            raise ServiceError(
-                "too_large",
-                f"Argument `outputs` is limited to {MAX_NUMBERS} attention weights. Name the other "
-                f"outputs only, or send fewer or shorter rows. Received: {weights} weights",
-                "outputs",
-            )
-        cost = width * search.output_limit(width) * search.num_hypotheses
-        step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
-        starts = range(0, rows, step)
-        payloads = [
-            GraphPayload(
-                {name: array[start : start + step] for name, array in feeds.items()}, outputs
-            )
-            for start in starts
-        ]
-        return payloads, [cost * min(step, rows - start) for start in starts]
-
-
-def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join the rows of one output of several runs.
-
-    Raises:
-        ServiceError: "unprocessable" if the artifact is not a valid search.
-    """
-    if len({array.shape[1:] for array in arrays}) > 1:
-        shapes = [array.shape for array in arrays]
-        message = f"The model failed: its runs return different shapes. Received: {shapes!r:.200}"
-        raise ServiceError("unprocessable", message)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _outputs_of(
+    arrays: Mapping[str, NDArray[Any]], row: int, alignments: bool
+) -> dict[str, NDArray[Any]]:
+    """Return one row of each output, without alignments that its request does not want."""
+    names = [name for name in arrays if alignments or name != "alignments"]
+    return {name: arrays[name][row] for name in names}
 
 
 def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[Any]) -> None:
@@ -692,7 +702,19 @@ def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-def _check_names(
+def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
+    """Refuse a response with too many attention weights."""
+    count = sum(alignment.size for alignment in alignments if alignment is not None)
+    if count > MAX_NUMBERS:
+        raise ServiceError(
+            "too_large",
+            f"Argument `alignments` is limited to {MAX_NUMBERS} weights per response. Send fewer "
+            f"or shorter texts. Received: {count} weights",
+            "alignments",
+        )
+
+
+def check_names(
     argument: str,
     names: Sequence[str],
     specs: Sequence[TensorSpec],
@@ -717,25 +739,3 @@ def _check_names(
             f"Argument `{argument}` must have the names {required}. Received: {names!r:.200}",
             argument,
         )
-
-
-def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
-    """Refuse a response with too many attention weights."""
-    count = sum(alignment.size for alignment in alignments if alignment is not None)
-    if count > MAX_NUMBERS:
-        raise ServiceError(
-            "too_large",
-            f"Argument `alignments` is limited to {MAX_NUMBERS} weights per response. Send fewer "
-            f"or shorter texts. Received: {count} weights",
-            "alignments",
-        )
-
-
-def _tensor_spec(value: Any) -> TensorSpec:
-    """Return the spec of an input or output of an onnxruntime session."""
-    if value.type not in _ONNX_DATATYPES:
-        raise UnsupportedArtifactError(
-            f"{value.name!r}: expected one of {sorted(_ONNX_DATATYPES)}. Received: {value.type}"
-        )
-    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return TensorSpec(value.name, _ONNX_DATATYPES[value.type], shape)
