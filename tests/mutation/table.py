@@ -528,7 +528,7 @@ MUTATIONS = (
     ),
     Mutation(
         "texts-as-long-as-the-limit-are-left-out",
-        "keras_bahdanau_export:SearchJob._drop_long_texts",
+        "keras_bahdanau_export:SearchExporter._drop_long_texts",
         "len(ids) <= self.options.max_source_length",
         "len(ids) < self.options.max_source_length",
         "export/test_export_arguments.py export/test_precision.py",
