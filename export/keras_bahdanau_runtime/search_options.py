@@ -46,12 +46,11 @@ class SearchOptions(SearchSettings):
                 )
         return cls(**values)
 
-    def check(self, manifest: Manifest, max_beam_size: int | None = None) -> None:
+    def check(self, manifest: Manifest) -> None:
         """Check the options against the limits of an artifact.
 
         Args:
             manifest: Manifest of the artifact.
-            max_beam_size: int. A limit for `beam_size` below that of the artifact.
 
         Raises:
             ValueError: A number is out of its range. The message names the range.
@@ -59,8 +58,7 @@ class SearchOptions(SearchSettings):
         """
         require_options(manifest, self.values())
         search = manifest.search
-        beam = min(search.num_hypotheses, max_beam_size or search.num_hypotheses)
-        self.check_values(search.max_steps, search.min_length or 0, beam)
+        self.check_values(search.max_steps, search.min_length or 0, search.num_hypotheses)
 
     def check_values(
         self,

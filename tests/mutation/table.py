@@ -1277,7 +1277,7 @@ MUTATIONS = (
         "keras_bahdanau_runtime:SearchSettings",
         "_setting(float, 1e-06, 1000000, 'temperature of sampling (more is more random)')",
         "_setting(float, 1e-60, 1000000, 'temperature of sampling (more is more random)')",
-        "runtime/test_search_options.py library/models/test_generation.py",
+        "service/test_search_settings.py library/models/test_generation.py",
     ),
     Mutation(
         "unknown-pieces-spell-a-phrase",

@@ -1,8 +1,10 @@
 """Every setting of `SearchSettings` can be passed to a graph, a call, a request and a command."""
 
 import dataclasses
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -34,12 +36,19 @@ def test_a_call_passes_a_setting_to_the_graph_with_its_dtype(name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+def test_a_graph_has_the_numbers_of_a_range(name):
+    limits = SETTINGS[name]
+    low, high = np.array([limits.low, limits.high], DTYPES[limits.kind])
+    assert np.isfinite([low, high]).all() and (low == 0) == (limits.low == 0)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_value_outside_of_its_range_is_refused_by_its_name(name):
     limits = SETTINGS[name]
-    for value in (limits.low - 1, limits.high * 2 + 1, "3", True, float("nan")):
-        with pytest.raises(
-            ValueError, match=f"`{name}` must be {limits.noun} of at least"
-        ) as caught:
+    message = f"must be {limits.noun} of at least {limits.low} and at most {limits.high}."
+    below = [limits.low / 2] if limits.low % 1 else []  # it must not become 0 in float32
+    for value in (limits.low - 1, *below, limits.high + 1, 10**400, "3", True, float("nan")):
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
             SearchOptions(**{name: value}).check_values()
         assert caught.value.name == name
 
