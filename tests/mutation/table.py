@@ -986,6 +986,20 @@ MUTATIONS = (
         "service/test_protocol.py",
     ),
     Mutation(
+        "texts-of-tensors-are-not-limited",
+        "keras_bahdanau_runtime:TextModel._texts",
+        "self.engine.limits.check_texts(tensor.data.size)",
+        "pass",
+        "service/test_http.py",
+    ),
+    Mutation(
+        "setting-of-a-manifest-may-have-any-type",
+        "keras_bahdanau_runtime:_check_search",
+        "type(search[key]) not in (int, float)",
+        "False",
+        "service/test_search_settings.py",
+    ),
+    Mutation(
         "rows-of-graph-inputs-may-differ",
         "keras_bahdanau_runtime:GraphModel._split_search",
         "len(array) != rows",

@@ -540,6 +540,8 @@ def test_a_tensor_of_texts_is_translated(web):
     assert json.loads(outputs["alignment"]["data"][0]) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     request = {"inputs": [texts], "parameters": {"n_best": 3}}
     problem(infer(web, "copy", request), 400, "n_best")
+    request = {"inputs": [{**texts, "shape": [9], "data": ["a"] * 9}]}
+    assert "at most 8 texts. Received: 9" in problem(infer(web, "copy", request), 413, "text")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.5, True, "1", 2**64])
