@@ -8,11 +8,10 @@ A graph computes with int32 and float32. Within the ranges no setting overflows 
 0 that is not, and every score is finite.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
 
@@ -169,13 +168,17 @@ class ManifestSearch(SearchSettings):
         """Return the largest number of output tokens for a source of this many tokens."""
         if self.max_length_ratio is None:
             return self.max_steps
-        # float32 like the graph
-        limit = int(np.float32(self.max_length_ratio) * np.float32(source_length))
+        limit = int(_float32(_float32(self.max_length_ratio) * source_length))  # as in the graph
         return min(self.max_steps, max(1, limit))
 
     def max_batch_size(self, vocabulary: int) -> int:
         """Return the largest batch, because a graph counts candidates and steps in int32."""
         return _INT32_MAX // (self.num_hypotheses * max(vocabulary, self.max_steps))
+
+
+def _float32(value: float) -> float:
+    """Return the float32 nearest to a number, without NumPy, so that commands start sooner."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 # The settings of `SearchSettings`, and those that only searches in Keras have, by name.
