@@ -270,20 +270,20 @@ class TextModel(Model):
 
     def _check_request(self, request: TranslationRequest) -> None:
         """Refuse a request for what the model or the service does not allow, tokens apart."""
-        search, limit = self.translator.manifest.search, self.engine.limits.characters
+        search = self.translator.manifest.search
         names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
-        self._require_options([*request.options.values()])
-        self._require_options([names.get(name, name) for name in request.constraints])
+        constraints = [names.get(name, name) for name in request.constraints]
+        self._require_options([*request.options.values(), *constraints])
         with argument_errors():
             request.options.check_values(
                 search.max_steps, search.min_length or 0, self.max_beam_size
             )
             request.check_n_best(self.max_n_best)
-        with argument_errors("too_large"):
-            check_characters("text", request.texts, limit)
-            check_characters("prefix", [each or "" for each in request.prefixes or ()], limit)
-            phrases = ["".join(each or ()) for each in request.required or ()]
-            check_characters("required", phrases, limit)
+        self._check_characters(
+            text=request.texts,
+            prefix=[each or "" for each in request.prefixes or ()],
+            required=["".join(each or ()) for each in request.required or ()],
+        )
         if len(request.suppressed) > _MAX_SUPPRESSED:
             raise ServiceError(
                 "too_large",
