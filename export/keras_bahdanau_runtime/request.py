@@ -37,10 +37,10 @@ class TranslationRequest:
         alignments: bool. Whether to return the attention weights.
         timeout: float, seconds; `None` for the limit of the service.
         options: `SearchOptions`.
-        prefixes: As for `Translator.translate`, as the next ones.
-        suppressed: Tokens, as texts or ids.
-        disable_unknown: bool.
-        required: Phrases of each text.
+        prefixes: As for `Translator.translate`.
+        suppressed: As for `Translator.translate`.
+        disable_unknown: As for `Translator.translate`.
+        required: As for `Translator.translate`.
 
     Example:
 

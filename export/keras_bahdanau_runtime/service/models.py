@@ -269,7 +269,7 @@ class TextModel(Model):
         return [next(remaining) if ids else [empty_translation(alignments)] for ids in encoded]
 
     def _check_request(self, request: TranslationRequest) -> None:
-        """Refuse a request for what the model or the service does not allow, tokens apart."""
+        """Refuse values that the model or the service does not allow, before texts are encoded."""
         search = self.translator.manifest.search
         names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
         constraints = [names.get(name, name) for name in request.constraints]
@@ -675,7 +675,7 @@ class _ScoreJob(_TextJob):
 def _outputs_of(
     arrays: Mapping[str, NDArray[Any]], row: int, alignments: bool
 ) -> dict[str, NDArray[Any]]:
-    """Return one row of each output, without alignments that its request does not want."""
+    """Return one row of each output, without the alignments if its request needs none."""
     names = [name for name in arrays if alignments or name != "alignments"]
     return {name: arrays[name][row] for name in names}
 
