@@ -12,7 +12,7 @@ from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import SearchOptions
 from keras_bahdanau_runtime.errors import CorruptArtifactError
 from keras_bahdanau_runtime.manifest import parse_manifest
-from keras_bahdanau_runtime.request import PARAMETERS
+from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.service.schemas import TranslateRequest
 from keras_bahdanau_runtime.signature import FORMAT, OPTIONS
@@ -75,12 +75,20 @@ def test_a_request_has_a_field_with_the_type_and_range_of_a_setting(name):
     kind = "integer" if limits.kind is int else "number"
     assert schema["anyOf"] == [{"type": kind}, {"type": "null"}]
     assert (schema["minimum"], schema["maximum"]) == (limits.low, limits.high)
-    body = TranslateRequest.model_validate({"text": "a", name: limits.kind(limits.low)})
-    assert body.to_request().options.values() == {name: limits.low}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_is_a_flag_and_a_parameter_of_the_inference_protocol(name):
+def test_json_and_the_inference_protocol_give_the_same_request(name):
+    value = SETTINGS[name].kind(SETTINGS[name].low)
+    request = TranslateRequest.model_validate({"text": ["a"], name: value}).to_request()
+    assert request.options.values() == {name: value}
+    for sent in (value, *([str(value)] if isinstance(value, float) else [])):
+        assert TranslationRequest.from_inputs({"text": ["a"]}, {name: sent}) == request
+    with pytest.raises(ValueError, match=f"`{name}` must be "):
+        TranslationRequest.from_inputs({"text": ["a"]}, {name: "much"})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_a_flag(name):
     flag = f"--{name.replace('_', '-')}"
     assert flag in FLAGS["translate"] and flag in FLAGS["evaluate"]
-    assert name in PARAMETERS
