@@ -720,7 +720,7 @@ def check_names(
     specs: Sequence[TensorSpec],
     optional: Sequence[TensorSpec] | None = None,
 ) -> None:
-    """Refuse unknown names; `protocol.check_distinct` has refused duplicate ones.
+    """Refuse unknown names; `protocol.checked_request` has refused duplicate ones.
 
     With a list of `optional` specs, all names of `specs` must be present.
     """
