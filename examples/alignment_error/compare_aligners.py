@@ -150,7 +150,7 @@ def train(model, pairs, size, guide=None):
     rate = keras.optimizers.schedules.CosineDecay(5e-3, size.epochs * len(dataset))
     optimizer = keras.optimizers.Adam(rate, global_clipnorm=1.0)
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
-    model.fit(dataset, epochs=size.epochs, shuffle=False, verbose=0)
+    model.fit(dataset, epochs=size.epochs, verbose=0)
     return model
 
 

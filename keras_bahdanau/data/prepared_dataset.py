@@ -44,8 +44,9 @@ class PreparedDataset(EpochDataset):
     or `batch_tokens`. Rows that do not fill a batch of their shape move to a larger one. Missing
     rows in the last batch of a shard are padding, so the loss must ignore labels that are `PAD`.
 
-    Keras calls `on_epoch_end` once before `fit` begins: see `epoch`. Call `fit` with
-    `shuffle=False`, because Keras by default shuffles the batches with Python's `random`.
+    Keras calls `on_epoch_end` once before `fit` begins: see `epoch`. Pass `shuffle=False` to the
+    `fit` of a model that is not a `Seq2Seq`, because Keras by default shuffles the batches with
+    Python's `random`, and each batch may then be in another shard.
 
     Args:
         corpora: A `PreparedCorpus`, its path, or a list of them with the same tokenizer.
@@ -107,7 +108,7 @@ class PreparedDataset(EpochDataset):
     set_epoch = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: setattr(dataset, "epoch", epoch)
     )
-    model.fit(dataset, epochs=20, shuffle=False, callbacks=[set_epoch])
+    model.fit(dataset, epochs=20, callbacks=[set_epoch])
     ```
     """
 

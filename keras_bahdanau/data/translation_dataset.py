@@ -33,8 +33,9 @@ class TranslationDataset(EpochDataset):
     The order of an epoch is a function of `seed + epoch`, or of `seed` with `shuffle="once"`. Keras
     calls `on_epoch_end` once before `fit` begins, so the first trained epoch is `epoch + 1`. To
     resume an interrupted run with the order of an uninterrupted one, set `epoch` to the number of
-    finished epochs. Call `fit` with `shuffle=False` in both runs, because Keras by default shuffles
-    the batches with Python's `random`. Leave `steps_per_epoch` unset.
+    finished epochs, and leave `steps_per_epoch` unset. For a model that is not a `Seq2Seq`, call
+    `fit` with `shuffle=False` in both runs, because Keras by default shuffles the batches with
+    Python's `random`.
 
     Args:
         sources: One list of ints for each source sentence, with `EOS` last, as returned by

@@ -40,6 +40,7 @@ from keras_bahdanau.distribution import (
 )
 from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, check_policy, replace_policies
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
+from keras_bahdanau.model_defaults import ARCHITECTURE
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.models.saved_models import load_saved_model
@@ -162,7 +163,6 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
                     dataset,
                     epochs=epochs,
                     initial_epoch=dataset.epoch,
-                    shuffle=False,
                     verbose=0,
                     callbacks=[
                         ResumableEpochs(dataset, options.seed, 0 if is_spmd() else rank),
@@ -481,25 +481,9 @@ def build(options, tokenizer, updates, warmup):
 
 def new_model(options, tokenizer):
     """Return a model with random weights."""
-    model = _MODELS[options.model](
-        tokenizer.source_vocabulary_size,
-        tokenizer.target_vocabulary_size,
-        units=options.units,
-        embedding_dim=options.embedding_dim,
-        attention_units=options.attention_units,
-        maxout_units=options.embedding_dim,
-        reset_after=True,
-        readout_state="current",
-        initializer=None,
-        dropout=options.dropouts,
-        tie_embeddings=options.tie_embeddings,
-        join_embeddings=options.join_embeddings,
-        encoder_layers=options.encoder_layers,
-        encoder_dropout=options.encoder_dropout,
-        conditional=options.conditional,
-        layer_normalization=options.layer_normalization,
-        tokenizer=tokenizer,
-        dtype="float32",
+    architecture = {name: getattr(options, name) for name in ARCHITECTURE}
+    model = _MODELS[options.model].from_tokenizer(
+        tokenizer, dropout=options.dropouts, dtype="float32", **architecture
     )
     model.build()
     for side, path in options.word_vectors.items():

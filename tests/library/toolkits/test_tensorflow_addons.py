@@ -9,7 +9,7 @@ import reference
 from layer_checks import array, assert_close, assert_survives_saving, randomize, right_mask
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
-from keras_bahdanau.layers import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
+from keras_bahdanau.toolkits import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
 
 B, TY, TX, M, N, D, U = 3, 4, 5, 2, 3, 6, 7
 LENGTHS = [5, 3, 1]
