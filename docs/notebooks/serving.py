@@ -37,6 +37,7 @@ from keras_bahdanau import (
     TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
+    export,
     plot_alignment,
 )
 from keras_bahdanau.text import word_alignment
@@ -112,7 +113,7 @@ print("training loss by epoch:", *(f"{loss:.2f}" for loss in history.history["lo
 
 # %%
 artifact = OUTPUT / "numbers"
-parity = model.export(artifact, search=GreedySearch(), max_length=8, stepwise=True, overwrite=True)
+parity = export(model, artifact, search=GreedySearch(), max_length=8, stepwise=True, overwrite=True)
 print(*sorted(path.name for path in artifact.iterdir()))
 print(parity)
 

@@ -473,10 +473,11 @@ class GenerationMixin:
         )
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
-        """Write an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+        """Write an artifact folder that runs without Keras, and return `None`, as in Keras.
 
         This overrides `keras.Model.export`, which exports only the call of a model, without a
-        search. It accepts the same arguments.
+        search. It accepts the same arguments. `keras_bahdanau.export` does the same, and returns
+        the measured `Parity` of the graphs and the model.
 
         Args:
             filepath: The folder to create.
@@ -487,10 +488,6 @@ class GenerationMixin:
                 `jax2tf_kwargs`, because the runtime determines the graphs and their inputs.
             **kwargs: `search`, `max_length`, `stepwise` and the other options of
                 `keras_bahdanau_export.export`.
-
-        Returns:
-            A `Parity` with the differences between the ONNX graphs and the model, for tests and
-            logs, or `None` without ONNX graphs. Keras's method always returns `None`.
 
         Raises:
             ValueError: If an argument is wrong, or is one of Keras's that is not supported. See
@@ -507,7 +504,6 @@ class GenerationMixin:
         parity = export(self, filepath, format=format, **kwargs)
         if verbose:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
-        return parity
 
     def _compiled_search(self, search, steps, shortlist, names):
         key = (search, steps, shortlist, names)
