@@ -10,7 +10,7 @@ from keras import ops, tree
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search.base import check_accepts_required, check_search
+from keras_bahdanau.search.base import SearchInputs, check_accepts_required, check_search
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
@@ -127,7 +127,7 @@ class GenerationMixin:
         """
         raise NotImplementedError
 
-    def search(self, source, search, max_length, shortlist=None, **kwargs):
+    def search(self, source, search, max_length, shortlist=None, completions=None, **inputs):
         """Run encoder, search and decoder steps as one function of tensors.
 
         `generate` compiles this function and the exporters trace it.
@@ -137,26 +137,27 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
-                `keras_bahdanau.search.Search`; and `completions` as in `generate`.
+            completions: `(B, n, 2)` or `(1, n, 2)` int32 tensor as in `generate`, or `None`.
+            **inputs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
+                `keras_bahdanau.search.Search`.
 
         Returns:
             A `Generation` of tensors.
         """
         memory, state, mask = self.start(source)
+        inputs = SearchInputs(**inputs, memory_mask=mask)
         candidates = None
-        if kwargs.get("completions") is not None:
-            kwargs["completions"] = completion_table(
-                kwargs["completions"], self.target_vocabulary_size
-            )
+        if completions is not None:
+            table = tabulate_completions(completions, self.target_vocabulary_size)
+            inputs = inputs._replace(completion_table=table)
         if shortlist is not None:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             excluded = set(search.forbidden) - set(SPECIAL)
             forced = [
-                ops.reshape(kwargs[name], (1, -1))
-                for name in ("prefix", "required")
-                if kwargs.get(name) is not None
+                ops.reshape(ids, (1, -1))
+                for ids in (inputs.prefix, inputs.required)
+                if ids is not None
             ]
             forced = ops.concatenate(forced, axis=1) if forced else None
             candidates = shortlist.candidates(source, forced, excluded)
@@ -167,11 +168,13 @@ class GenerationMixin:
                 (shortlist.target_vocabulary_size,),
             )
             indices = ops.cast(indices, "int32")
-            if kwargs.get("completions") is not None:
-                kwargs["completions"] = ops.take(kwargs["completions"], candidates, axis=1)
+            if completions is not None:
+                table = ops.take(inputs.completion_table, candidates, axis=1)
+                inputs = inputs._replace(completion_table=table)
             for name in ("prefix", "suppressed", "required"):
-                if kwargs.get(name) is not None:
-                    kwargs[name] = ops.take(indices, kwargs[name])
+                ids = getattr(inputs, name)
+                if ids is not None:
+                    inputs = inputs._replace(**{name: ops.take(indices, ids)})
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.with_options(forbidden=forbidden)
 
@@ -188,8 +191,7 @@ class GenerationMixin:
             first_tokens,
             max_length=max_length,
             memory_length=length,
-            memory_mask=mask,
-            **kwargs,
+            **inputs._asdict(),
         )
         if candidates is not None:
             tokens = ops.take(candidates, generation.tokens, axis=0)
@@ -668,8 +670,8 @@ def checked_prefix(prefix, size, limits):
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 
 
-def completion_table(completions, size):
-    """Return the table of completions that a search needs.
+def tabulate_completions(completions, size):
+    """Return the completion table that a search needs.
 
     Args:
         completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and ids, each id at most once in a

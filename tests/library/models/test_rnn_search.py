@@ -301,7 +301,8 @@ def test_a_model_from_a_tokenizer_has_the_architecture_of_train():
     config = RNNSearch.from_tokenizer(tokenizer, dtype="float32", name="m").get_config()
     trained = new_model(options, tokenizer).get_config() | {"name": "m"}
     assert config == trained
-    assert config["source_vocabulary_size"] == config["target_vocabulary_size"] == 280
+    assert config["source_vocabulary_size"] == tokenizer.source_vocabulary_size
+    assert config["target_vocabulary_size"] == tokenizer.target_vocabulary_size
 
 
 def test_a_model_from_a_tokenizer_takes_other_sizes():
