@@ -25,7 +25,7 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
     >>> import numpy as np
     >>> check_shape("mask", np.ones((3, 4)) > 0, "batch time", "bool", batch=3, time=5)
     Traceback (most recent call last):
-    ValueError: Argument `mask` must be bool of shape (3, 5). Received: bool of shape (3, 4), whose time is 4
+    ValueError: Argument `mask` must be bool of shape (3, 5). Received: ... whose time is 4
     """
     axes = pattern.split()
     names = [axis.removesuffix("|1") for axis in axes]
@@ -52,9 +52,6 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
         received = repr(value)
     else:
         received = f"{'' if kind is None else f'{dtype} of '}shape {tuple(shape)}{wrong}"
-    raise argument_error(
-        name,
-        f"be {'' if kind is None else f'{kind} of shape '}{form}{note}",
-        received=received,
-        of=of,
-    )
+    if kind is not None:
+        form = f"{kind} of shape {form}"
+    raise argument_error(name, f"be {form}{note}", received=received, of=of)

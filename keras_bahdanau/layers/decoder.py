@@ -23,6 +23,7 @@ from keras_bahdanau.layers.sequences import (
     repeat_last_kept,
     run_over_time,
     select_rows,
+    without_none,
     zero_masked,
 )
 from keras_bahdanau.layers.sublayers import (
@@ -257,26 +258,24 @@ class AttentiveDecoder(SequenceLayer):
         attend = self._attention_step(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
-                results = self._run_with_readout(
+                outputs, weights = self._run_with_readout(
                     inputs, inputs_mask, state, attend, feedback, needs_weights, training
                 )
             else:
-                results = self._run_before_readout(
+                outputs, weights = self._run_before_readout(
                     inputs, inputs_mask, state, attend, needs_weights, training
                 )
-        # `results` is [outputs], [outputs, weights], or [outputs, logits].
-        results[0] = repeat_last_kept(results[0], inputs_mask)
-        if return_attention_logits:
+        outputs, logits = repeat_last_kept(outputs, inputs_mask), None
+        if return_attention_logits:  # `attend` returned logits instead of weights
+            logits = weights
             if inputs_mask is not None:
-                results[1] = mask_scores(results[1], ops.expand_dims(inputs_mask, -1))
-            results.insert(1, self.attention.normalize_logits(results[1]))
+                logits = mask_scores(logits, ops.expand_dims(inputs_mask, -1))
+            weights = self.attention.normalize_logits(logits)
         elif needs_weights:
-            results[1] = zero_masked(results[1], inputs_mask)
+            weights = zero_masked(weights, inputs_mask)
         if self.attention.has_penalty:
-            self.add_loss(first_replica_loss(self.attention.penalty(results[1], inputs_mask)))
-        if needs_weights and not return_attention_scores:
-            del results[1]
-        return tuple(results) if len(results) > 1 else results[0]
+            self.add_loss(first_replica_loss(self.attention.penalty(weights, inputs_mask)))
+        return without_none(outputs, weights if return_attention_scores else None, logits)
 
     def unroll(self, first, annotations, steps: int, next_input=None, name=None, **arguments):
         """Run the decoder on its own outputs, as a layer of a functional model; see `ClosedLoop`.
@@ -344,7 +343,7 @@ class AttentiveDecoder(SequenceLayer):
         """Run all steps, and apply the readout to all of them at once.
 
         Returns:
-            A list of the outputs and, if `needs_weights`, the weights.
+            The outputs, and the weights or logits that `attend` returns, or `None`.
         """
 
         def step(t, x, state):
@@ -353,13 +352,14 @@ class AttentiveDecoder(SequenceLayer):
 
         states, contexts, *weights = self._loop(step, inputs, mask, state, needs_weights)
         states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
-        return [self._apply_readout(states, inputs, contexts, training=training), *weights]
+        outputs = self._apply_readout(states, inputs, contexts, training=training)
+        return outputs, weights[0] if needs_weights else None
 
     def _run_with_readout(self, inputs, mask, state, attend, feedback, needs_weights, training):
         """Run all steps with the readout inside, because steps read the last output.
 
         Returns:
-            A list of the outputs and, if `needs_weights`, the weights.
+            The outputs, and the weights or logits that `attend` returns, or `None`.
         """
 
         def step(t, x, state):
@@ -370,7 +370,7 @@ class AttentiveDecoder(SequenceLayer):
 
         state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
         outputs, *weights = self._loop(step, inputs, mask, state, needs_weights)
-        return [ops.cast(outputs, self.compute_dtype), *weights]
+        return ops.cast(outputs, self.compute_dtype), weights[0] if needs_weights else None
 
     def _loop(self, step, inputs, mask, state, needs_weights):
         """Return the outputs of all steps. Steps masked by `mask` `(B, Ty)` keep the state."""

@@ -511,6 +511,12 @@ def call_masked(layer, sequences, mask, right_padded=False, **arguments):
     return layer(sequences, **arguments)
 
 
+def without_none(*outputs):
+    """Return the outputs of a call that are not `None`: a tensor, or a tuple of several."""
+    kept = tuple(output for output in outputs if output is not None)
+    return kept if len(kept) > 1 else kept[0]
+
+
 def as_list(outputs):
     """Return the outputs of a layer, one tensor or a tuple or list of tensors, as a list."""
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]

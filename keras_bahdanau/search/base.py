@@ -257,8 +257,8 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
-            completion_table: `(B, V)` or `(1, V)` int32, a number for each token of the vocabulary; or
-                `None`. A token with the number `i + 1` may end the prefix at position `i`: a
+            completion_table: `(B, V)` or `(1, V)` int32, a number for each token of the vocabulary;
+                or `None`. A token with the number `i + 1` may end the prefix at position `i`: a
                 hypothesis that has the tokens of the prefix before `i` may have this token there
                 instead of the rest of the prefix. 0 is for all other tokens.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,

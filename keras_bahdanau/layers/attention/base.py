@@ -17,6 +17,7 @@ from keras_bahdanau.layers.sequences import (
     register_named_tuple,
     run_over_time,
     select_rows,
+    without_none,
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_range
@@ -221,20 +222,20 @@ class Attention(SequenceLayer):
             )
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
         context, weights = self._attend(queries, memory, training, query_mask, **options)
-        outputs = [context, weights]
-        if return_attention_logits:
+        logits = None
+        if return_attention_logits:  # `_attend` returned logits instead of weights
+            logits = weights
             if query_mask is not None:
-                weights = mask_scores(weights, ops.expand_dims(query_mask, -1))
-            outputs = [context, self.normalize_logits(weights), weights]
-        outputs[:2] = [_zero_masked_queries(output, query_mask) for output in outputs[:2]]
-        penalty = self.penalty(outputs[1], query_mask)
+                logits = mask_scores(logits, ops.expand_dims(query_mask, -1))
+            weights = self.normalize_logits(logits)
+        context, weights = (_zero_masked_queries(part, query_mask) for part in (context, weights))
+        penalty = self.penalty(weights, query_mask)
         if penalty is not None:
             self.add_loss(first_replica_loss(penalty))
+        outputs = context, weights if return_attention_scores else None, logits
         if single:
-            outputs = [ops.squeeze(output, -2) for output in outputs]
-        if not return_attention_scores:
-            del outputs[1]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+            outputs = [None if part is None else ops.squeeze(part, -2) for part in outputs]
+        return without_none(*outputs)
 
     # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
