@@ -59,9 +59,9 @@ _SUBLAYERS = ("cell", "attention", "readout", "context_cell")
 class AttentiveDecoder(SequenceLayer):
     """Recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
-    With `query="previous"` (Bahdanau) the previous state is the query, and the cell reads the
-    context. With `query="current"` (Luong) the cell runs first, and its new state is the query. An
-    optional `context_cell` then reads the context (conditional GRU of Nematus):
+    With `query_state="previous"` (Bahdanau) the previous state is the query, and the cell reads the
+    context. With `query_state="current"` (Luong) the cell runs first, and its new state is the
+    query. An optional `context_cell` then reads the context (conditional GRU of Nematus):
 
         previous: c_i = attention(s_{i-1});  s_i = cell([x_i ; c_i], s_{i-1})
         current:  s_i = cell(x_i, s_{i-1});  c_i = attention(s_i)
@@ -81,12 +81,13 @@ class AttentiveDecoder(SequenceLayer):
             a layer with one input, such as `keras.layers.Dense`, for the state only. If `None`, the
             output is the state. On JAX it must have no state (such as the seeds of dropout) if
             steps read the last output.
-        query: "previous" or "current". With "current" the context reaches the output only through
-            a `context_cell` or a readout of three inputs.
+        query_state: State that is the query of the attention: "previous", s_{i-1}, or "current",
+            s_i. With "current" the context reaches the output only through a `context_cell` or a
+            readout of three inputs.
         readout_state: State that the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
         context_cell: Cell, or list of cells, with the state sizes of `cell`; requires
-            `query="current"`.
+            `query_state="current"`.
         input_feeding: Whether each step also reads the last output.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -137,26 +138,26 @@ class AttentiveDecoder(SequenceLayer):
         cell,
         attention,
         readout=None,
-        query: str = "previous",
+        query_state: str = "previous",
         readout_state: str = "current",
         context_cell=None,
         input_feeding: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_state_names(query=query, readout_state=readout_state)
+        check_state_names(query_state=query_state, readout_state=readout_state)
         check_attention(attention)
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
         self._widths = None  # of the inputs and all annotations; set by `build`
         self._readout_inputs = 0 if readout is None else count_readout_inputs(readout)
-        self.query = query
+        self.query_state = query_state
         self.readout_state = readout_state
         self.context_cell = None
         if context_cell is not None:
             self.context_cell = checked_cell("context_cell", context_cell)
-            check_context_cell(self.context_cell, query, self.state_sizes)
+            check_context_cell(self.context_cell, query_state, self.state_sizes)
         self.input_feeding = input_feeding
         self.supports_masking = True
 
@@ -180,7 +181,7 @@ class AttentiveDecoder(SequenceLayer):
                 build_sublayer(self.readout, *(state, inputs, context)[: self._readout_inputs])
         self._output_width = self._compute_output_width(state, inputs, context)
         width = inputs[-1]
-        if self.query == "previous":
+        if self.query_state == "previous":
             width += context[-1]
         if self.input_feeding:
             width += self._output_width
@@ -312,7 +313,7 @@ class AttentiveDecoder(SequenceLayer):
         before, cell = state.cell[self._output_index], state.cell
         if self.input_feeding:
             x = ops.concatenate([x, state.output], -1)
-        if self.query == "previous":
+        if self.query_state == "previous":
             context, weights, attention = attend(before, state.attention, t)
             after, cell = step_cell(self.cell, ops.concatenate([x, context], -1), cell, training)
         else:
@@ -455,14 +456,17 @@ class AttentiveDecoder(SequenceLayer):
         return {
             **super().get_config(),
             **serialized(self, *_SUBLAYERS),
-            "query": self.query,
+            "query_state": self.query_state,
             "readout_state": self.readout_state,
             "input_feeding": self.input_feeding,
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, *_SUBLAYERS))
+        arguments = deserialized(config, *_SUBLAYERS)
+        if "query" in arguments:  # the former name of the argument
+            arguments["query_state"] = arguments.pop("query")
+        return cls(**arguments)
 
 
 # --- Cells ----------------------------------------------------------------------------------------
@@ -644,13 +648,13 @@ def readout_width(readout, shapes, dtype):
         return output_width(readout, *(keras.KerasTensor(shape, dtype) for shape in shapes))
 
 
-def check_context_cell(context_cell, query, sizes):
+def check_context_cell(context_cell, query_state, sizes):
     """Raise a `ValueError` unless a context cell has states of `sizes` and a current query."""
     context_sizes = flatten(context_cell.state_size)
-    if query != "current" or context_sizes != sizes:
+    if query_state != "current" or context_sizes != sizes:
         raise ValueError(
-            'Argument `context_cell` requires query="current" and the state sizes of `cell`, '
-            f"{sizes}. Received: query={query!r} and state sizes {context_sizes}"
+            'Argument `context_cell` requires query_state="current" and the state sizes of `cell`, '
+            f"{sizes}. Received: query_state={query_state!r} and state sizes {context_sizes}"
         )
 
 

@@ -135,7 +135,7 @@ class RNNSearch(Seq2Seq):
                 cell(),
                 self._attention(units, attention_units, is_paper, dtype),
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
-                query="current" if conditional else "previous",
+                query_state="current" if conditional else "previous",
                 readout_state=readout_state,
                 context_cell=cell() if conditional else None,
                 dtype=dtype,

@@ -269,7 +269,7 @@ def test_options_beyond_the_paper_reach_the_layers_and_the_config():
         encoder, decoder = each.encoder, each.decoder
         assert encoder.num_layers == 2 and encoder.residual and encoder.dropout == 0.4
         assert type(decoder.cell) is type(decoder.context_cell) is LayerNormGRUCell
-        assert decoder.cell is not decoder.context_cell and decoder.query == "current"
+        assert decoder.cell is not decoder.context_cell and decoder.query_state == "current"
         dropouts = each.embedding_dropout, each.annotation_dropout, each.readout_dropout
         assert [layer.rate for layer in dropouts] == [0.1, 0.2, 0.3]
         assert each.encode(SOURCE)[0].shape[-1] == 2 * N + M

@@ -127,7 +127,7 @@ def test_a_decoder_equals_the_attention_wrapper_of_tfa(layer, rng):
     """The cell's new state is the query. The attention, at first zero, is fed back as input."""
     weights = luong_weights(rng)
     readout = ReadContext() if layer is None else DeepOutput(4, layer, reads_inputs=False)
-    options = dict(readout=readout, query="current", input_feeding=True)
+    options = dict(readout=readout, query_state="current", input_feeding=True)
     decoder = AttentiveDecoder(keras.layers.LSTMCell(N), luong_from_tfa(**weights), **options)
     inputs, memory, start = array(rng, B, TY, M), array(rng, B, TX, D), array(rng, 2, B, N)
     decoder.build(inputs.shape, memory.shape)
