@@ -92,11 +92,13 @@ def export(model, path, overwrite=False, **options):
 
 
 def make_job(model, options):
-    """Return the `Job` that exports a model with these `ExportOptions`."""
-    return (SearchJob if isinstance(model, GenerationMixin) else ForwardJob)(model, options)
+    """Return the `ExportJob` that exports a model with these `ExportOptions`."""
+    return (SearchExportJob if isinstance(model, GenerationMixin) else ForwardExportJob)(
+        model, options
+    )
 
 
-class Job:
+class ExportJob:
     """Export of one kind of model.
 
     Args:
@@ -149,7 +151,7 @@ class Job:
         raise NotImplementedError
 
 
-class SearchJob(Job):
+class SearchExportJob(ExportJob):
     """Export of a model that generates: the whole search and, optionally, its single steps."""
 
     def __init__(self, model, options):
@@ -308,7 +310,7 @@ class SearchJob(Job):
         return sources + [self.options.tokenizer.encode_source(text) for text in self.options.texts]
 
 
-class ForwardJob(Job):
+class ForwardExportJob(ExportJob):
     """Export of a Keras model without a search: its forward pass."""
 
     def check(self):
@@ -369,7 +371,7 @@ def _measure(job, folder, manifest):
     """Compare the graphs with the model, and reduce their precision; return the parity.
 
     Args:
-        job: A `Job`.
+        job: A `ExportJob`.
         folder: The `Path` of the artifact.
         manifest: The manifest's entries, to which the figures are added.
     """
@@ -390,7 +392,7 @@ def _reduce_precision(job, folder, manifest, graphs):
     """Rewrite every graph in reduced precision; return what that saves and costs.
 
     Args:
-        job: A `Job`.
+        job: A `ExportJob`.
         folder: The `Path` of the artifact.
         manifest: The manifest's entries. It is written again, as the runtime checks the size and
             hash of each file.

@@ -160,7 +160,7 @@ def search_function(model, search, max_length, shortlist=None, with_options=Fals
         inputs = dict(zip(names, tensors, strict=True))
         source, configured = inputs.pop("source"), search
         if with_options:
-            configured, inputs = _with_options(search, inputs, ops.shape(source)[0])
+            configured, inputs = _configured_search(search, inputs, ops.shape(source)[0])
         result = model.search(source, configured, max_length, shortlist, **inputs)._asdict()
         return [result[tensor.name] for tensor in signature.outputs]
 
@@ -177,7 +177,7 @@ def search_defaults(search, max_length):
     return {name: np.asarray(value, OPTIONS[name].dtype) for name, value in defaults.items()}
 
 
-def _with_options(search, inputs, batch):
+def _configured_search(search, inputs, batch):
     """Return a search whose settings are the tensors in `inputs`, and the rest for its call."""
     settings = {name: inputs.pop(name) for name in search.options()}
     if "beam_size" in settings:
@@ -186,7 +186,7 @@ def _with_options(search, inputs, batch):
         # The size of an axis, so that the passes can tell which sizes are multiples of it.
         settings["beam_size"] = ops.shape(ops.arange(size, dtype="int32"))[0]
     limits = ops.broadcast_to(inputs.pop("max_length"), (batch,))
-    return search.with_options(**settings), {**inputs, "limits": limits}
+    return search.with_settings(**settings), {**inputs, "limits": limits}
 
 
 def search_signature(search):

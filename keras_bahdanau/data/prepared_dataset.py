@@ -14,11 +14,11 @@ from keras_bahdanau.data.batching import (
     make_batch,
 )
 from keras_bahdanau.data.corpus import PreparedCorpus, Shard
-from keras_bahdanau.data.streams import (
+from keras_bahdanau.data.corpus_batches import (
+    CorpusBatches,
     CorpusMixer,
     LRUCache,
-    ResampledStream,
-    Stream,
+    ResampledBatches,
     cycle_shares,
     fixed_shares,
     length_counts,
@@ -81,7 +81,8 @@ class PreparedDataset(EpochDataset):
 
     Attributes:
         corpora: List of `PreparedCorpus`.
-        epoch: `dataset[i]` is `batch(epoch * len(dataset) + i)`. 0 at first; may be set. The end of
+        epoch: Number of the epoch whose batches `dataset[i]` returns: `steps` batches from
+            `batch(epoch * steps)` on, which need not be a pass. 0 at first; may be set. The end of
             an epoch increments it, and Keras also does so before the first epoch. To train the
             epochs from 0, set it in a callback's `on_epoch_begin`.
         tokens: Number of target tokens in one pass over all corpora, or with `shares` in one pass
@@ -152,8 +153,8 @@ class PreparedDataset(EpochDataset):
         self.rank, self.replicas, self.multiple = rank, replicas, multiple
         lengths = [length_counts(corpus, max_length) for corpus in self.corpora]
         chosen = self._choose_shapes(lengths, shapes, padding)
-        self._streams = [
-            Stream(corpus, chosen, counts, [seed, number] if shuffle else None)
+        self._batches = [
+            CorpusBatches(corpus, chosen, counts, [seed, number] if shuffle else None)
             for number, (corpus, counts) in enumerate(zip(self.corpora, lengths, strict=True))
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
@@ -164,11 +165,11 @@ class PreparedDataset(EpochDataset):
                 resample,
             )
         if resample is not None:
-            self._streams = [
-                ResampledStream(stream, resample, [seed, number], bucket, max_length)
-                for number, stream in enumerate(self._streams)
+            self._batches = [
+                ResampledBatches(original, resample, [seed, number], bucket, max_length)
+                for number, original in enumerate(self._batches)
             ]
-        batches = [stream.batches for stream in self._streams]
+        batches = [source.batches for source in self._batches]
         self.tokens = sum(corpus.tokens for corpus in self.corpora)
         if shares is None:
             steps_per_pass = cycle_shares(batches, temperature)
@@ -256,8 +257,8 @@ class PreparedDataset(EpochDataset):
     def _planned_batch(self, update):
         """Return the shard of a batch, and its `PlannedBatch`."""
         cycle, step = divmod(update, self.pass_steps)
-        streams, indices = self._mixer(cycle)
-        return self._streams[streams[step]].batch(int(indices[step]))
+        corpora, indices = self._mixer(cycle)
+        return self._batches[corpora[step]].batch(int(indices[step]))
 
 
 def _widened(inputs, labels, tx, ty):

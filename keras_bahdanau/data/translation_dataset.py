@@ -124,7 +124,10 @@ class TranslationDataset(EpochDataset):
         self.shuffle = shuffle
         self.sort_window = sort_window
         self.seed = seed
-        sources, targets = _checked_ids("sources", sources), _checked_ids("targets", targets)
+        sources, targets = (
+            _checked_sequences("sources", sources),
+            _checked_sequences("targets", targets),
+        )
         if alignments is not None:
             alignments = _checked_alignments(alignments, sources, targets)
         pairs = shard_from_lists(sources, targets, "int32", alignments)
@@ -167,7 +170,7 @@ class TranslationDataset(EpochDataset):
         return make_batch(self._pairs.take(indices), *shape)
 
 
-def _checked_ids(name, sequences):
+def _checked_sequences(name, sequences):
     checked = []
     for index, ids in enumerate(sequences):
         try:

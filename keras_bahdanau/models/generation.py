@@ -176,7 +176,7 @@ class GenerationMixin:
                 if ids is not None:
                     inputs = inputs._replace(**{name: ops.take(indices, ids)})
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
-            search = search.with_options(forbidden=forbidden)
+            search = search.with_settings(forbidden=forbidden)
 
         def step(tokens, state):
             if candidates is not None:
@@ -381,7 +381,7 @@ class GenerationMixin:
         check_search(search, self.target_vocabulary_size)
         if not callable(max_length):
             check_setting("max_length", max_length)
-        search = with_options(search, SearchOptions.from_values(options), max_length)
+        search = apply_options(search, SearchOptions.from_values(options), max_length)
         if prefixes is not None or required is not None:
             texts = checked_texts("texts", texts)
         constraints = text_constraints(
@@ -449,7 +449,7 @@ class GenerationMixin:
         ```
         """
         source = checked_sources(source, self.source_vocabulary_size)
-        target = checked_outputs("target", target, self.target_vocabulary_size)
+        target = checked_output_ids("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
             raise argument_error(
                 "target",
@@ -519,7 +519,7 @@ class GenerationMixin:
         return self._compiled_searches[key]
 
 
-def with_options(search, options, max_length=None):
+def apply_options(search, options, max_length=None):
     """Return a search with the settings of `SearchOptions` that are not `None`.
 
     Args:
@@ -532,7 +532,7 @@ def with_options(search, options, max_length=None):
 
     Example:
 
-    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).beam_size
+    >>> apply_options(BeamSearch(5), SearchOptions(beam_size=2)).beam_size
     2
     """
     settings = options.values()
@@ -561,7 +561,7 @@ LENGTH_BUCKET = 8
 COMPLETIONS_BUCKET = 64
 
 
-def checked_ids(name, ids, size):
+def checked_id_rows(name, ids, size):
     """Return ids as a `(B, T)` int32 array, after checking them.
 
     Args:
@@ -575,7 +575,7 @@ def checked_ids(name, ids, size):
 
     Example:
 
-    >>> checked_ids("source", [[5, 6], [7]], size=10).tolist()
+    >>> checked_id_rows("source", [[5, 6], [7]], size=10).tolist()
     [[5, 6], [7, 0]]
     """
     check_dense("a search", **{name: ids})
@@ -607,12 +607,12 @@ def checked_ids(name, ids, size):
 
 
 def checked_sources(source, size):
-    """As `checked_ids`, for sources, which must not be empty.
+    """As `checked_id_rows`, for sources, which must not be empty.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if a row is only padding.
+        ValueError: For the errors of `checked_id_rows`, or if a row is only padding.
     """
-    source = checked_ids("source", source, size)
+    source = checked_id_rows("source", source, size)
     empty = np.flatnonzero((source == PAD).all(axis=1))
     if empty.size:
         raise argument_error(
@@ -621,13 +621,13 @@ def checked_sources(source, size):
     return source
 
 
-def checked_outputs(name, ids, size):
-    """As `checked_ids`, for outputs, whose last id may be `EOS`.
+def checked_output_ids(name, ids, size):
+    """As `checked_id_rows`, for outputs, whose last id may be `EOS`.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if an output continues after `EOS`.
+        ValueError: For the errors of `checked_id_rows`, or if an output continues after `EOS`.
     """
-    ids = checked_ids(name, ids, size)
+    ids = checked_id_rows(name, ids, size)
     continued = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
     if continued.size:
         row = continued[0, 0]
@@ -643,15 +643,15 @@ def checked_prefix(prefix, size, limits):
     """Return prefixes as a `(B, P)` int32 array padded to a bucket, after checking them.
 
     Args:
-        prefix: `B` prefixes in a form that `checked_outputs` accepts.
+        prefix: `B` prefixes in a form that `checked_output_ids` accepts.
         size: Vocabulary size.
         limits: `(B,)` int array, the largest length of each prefix.
 
     Raises:
-        ValueError: For the errors of `checked_outputs`, or if a prefix is too long, or there are
+        ValueError: For the errors of `checked_output_ids`, or if a prefix is too long, or there are
             not `B` prefixes.
     """
-    prefix = checked_outputs("prefix", prefix, size)
+    prefix = checked_output_ids("prefix", prefix, size)
     if len(prefix) != len(limits):
         raise argument_error(
             "prefix",
@@ -736,14 +736,14 @@ def checked_suppressed(suppressed, size, rows):
     """Return suppressed ids as an int32 array padded to a bucket, after checking them.
 
     Args:
-        suppressed: Lists of ids in a form that `checked_ids` accepts.
+        suppressed: Lists of ids in a form that `checked_id_rows` accepts.
         size: Vocabulary size.
         rows: Number of sources `B`.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if there are neither `B` lists nor one.
+        ValueError: For the errors of `checked_id_rows`, or if there are neither `B` lists nor one.
     """
-    suppressed = checked_ids("suppressed", suppressed, size)
+    suppressed = checked_id_rows("suppressed", suppressed, size)
     if len(suppressed) not in (1, rows):
         raise argument_error(
             "suppressed",
@@ -781,7 +781,7 @@ def checked_required(required, size, rows):
                 "be (batch, phrases, length) with at least one of each",
                 received=f"shape {array.shape}",
             )
-        flat = checked_ids("required", array.reshape(-1, array.shape[-1]), size)
+        flat = checked_id_rows("required", array.reshape(-1, array.shape[-1]), size)
         lengths = (flat != PAD).sum(axis=1)
         flat = [row[:length].tolist() for row, length in zip(flat, lengths, strict=True)]
         count = array.shape[1]
@@ -801,7 +801,7 @@ def checked_required(required, size, rows):
         if not all(flat):
             raise argument_error("required", "have no empty phrase", received="[]")
         if flat:
-            checked_ids("required", flat, size)
+            checked_id_rows("required", flat, size)
     if len(phrases) not in (1, rows):
         raise argument_error(
             "required",

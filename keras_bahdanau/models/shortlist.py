@@ -185,7 +185,10 @@ class Shortlist:
         links, counts, pair_count = _LinkCounts(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
             pair_count += 1
-            source, target = _checked_ids(source, source_size), _checked_ids(target, target_size)
+            source, target = (
+                _checked_sentence(source, source_size),
+                _checked_sentence(target, target_size),
+            )
             np.add.at(counts, target, 1)
             if isinstance(weights, list):
                 weights = _link_matrix(weights, len(source), len(target))
@@ -255,7 +258,7 @@ class Shortlist:
         )
 
 
-def _checked_ids(ids, size):
+def _checked_sentence(ids, size):
     """Return the ids of a sentence as an array, after checking them."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():

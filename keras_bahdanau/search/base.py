@@ -167,7 +167,7 @@ class Search:
     (`_advance`), which of them are live (`_is_live`) and which are returned (`_results` and
     `_paths`).
 
-    In an exported search, settings are tensors: inputs of the graph (`with_options`).
+    In an exported search, settings are tensors: inputs of the graph (`with_settings`).
 
     Args:
         min_length: Minimum number of tokens in an output, `EOS` included.
@@ -463,7 +463,7 @@ class Search:
         if task.switches:
             (applies, settings, names, skips_at), *switches = task.switches
             rest = t, tokens, past, logits, log_probs, weights, hypotheses
-            free = self.with_options(**settings)
+            free = self.with_settings(**settings)
             free_task = task._replace(inputs=task.inputs._replace(**dict.fromkeys(names)))
             return ops.cond(
                 applies,
@@ -633,7 +633,7 @@ class Search:
         names = ("min_length", "no_repeat_ngram", "repetition_penalty")
         return {name: getattr(self, name) for name in names}
 
-    def with_options(self, **settings):
+    def with_settings(self, **settings):
         """Return a copy with other settings, unchecked, which may be tensors.
 
         Args:

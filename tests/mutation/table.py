@@ -345,8 +345,8 @@ MUTATIONS = (
     Mutation(
         "limits-of-sentences-are-reversed",
         "keras_bahdanau:Search._task",
-        "ops.reshape(limits, (batch, 1))",
-        "ops.reshape(ops.flip(limits), (batch, 1))",
+        "ops.reshape(inputs.limits, (batch, 1))",
+        "ops.reshape(ops.flip(inputs.limits), (batch, 1))",
         "library/search/test_search.py library/models/test_generation.py "
         "library/search/test_sampling.py",
     ),
@@ -528,7 +528,7 @@ MUTATIONS = (
     ),
     Mutation(
         "texts-as-long-as-the-limit-are-left-out",
-        "keras_bahdanau_export:SearchJob._drop_long_texts",
+        "keras_bahdanau_export:SearchExportJob._drop_long_texts",
         "len(ids) <= self.options.max_source_length",
         "len(ids) < self.options.max_source_length",
         "export/test_export_arguments.py export/test_precision.py",
