@@ -32,7 +32,7 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
     expected = [int(axis) if axis.isdigit() else sizes.get(axis) for axis in names]
     is_shape = isinstance(value, tuple)
     shape = value if is_shape else getattr(value, "shape", None)
-    dtype = None if is_shape or shape is None else keras.backend.standardize_dtype(value.dtype)
+    dtype = None if kind is None or shape is None else _dtype_name(value)
     wrong = ""
     if shape is not None and len(shape) == len(axes):
         for axis, label, size, known in zip(axes, names, shape, expected, strict=True):
@@ -55,3 +55,10 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
     if kind is not None:
         form = f"{kind} of shape {form}"
     raise argument_error(name, f"be {form}{note}", received=received, of=of)
+
+
+def _dtype_name(tensor):
+    try:
+        return keras.backend.standardize_dtype(tensor.dtype)
+    except ValueError:  # a dtype of NumPy that no tensor has, such as that of strings
+        return str(tensor.dtype)

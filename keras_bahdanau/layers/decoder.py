@@ -34,6 +34,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 
 
@@ -670,13 +671,7 @@ def check_step_inputs(shape, widths):
             "AttentiveDecoder is not built: call the layer once, or its "
             "`build(inputs_shape, annotations_shape)`, before `step`."
         )
-    if shape[1:] != (widths[0],):
-        raise argument_error(
-            "inputs",
-            f"be (batch, {widths[0]})",
-            received=f"shape {tuple(shape)}",
-            of="AttentiveDecoder.step",
-        )
+    check_shape("inputs", tuple(shape), "batch width", of="AttentiveDecoder.step", width=widths[0])
 
 
 def check_feedback(feedback):
@@ -738,22 +733,12 @@ def check_sequences(inputs, annotations, attention, widths=None):
     sequences = [("inputs", inputs), *[("annotations", source) for source in sources]]
     for (name, shape), width in zip(sequences, widths or [None] * len(sequences), strict=True):
         check_widths(**{name: shape})
-        if len(shape) != 3 or width not in (None, shape[-1]):
-            hint = "; write return_sequences=True for a recurrent encoder"
-            raise argument_error(
-                name,
-                "be (batch, time, "
-                f"{width or 'width'}){hint if name == 'annotations' and len(shape) == 2 else ''}",
-                received=f"shape {tuple(shape)}",
-                of="AttentiveDecoder",
-            )
-        if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
-            raise argument_error(
-                name,
-                f"have as many rows as `inputs`, {inputs[0]}",
-                received=f"shape {tuple(shape)}",
-                of="AttentiveDecoder",
-            )
+        note = ""
+        if name == "annotations" and len(shape) == 2:
+            note = "; write return_sequences=True for a recurrent encoder"
+        sizes = {"batch": inputs[0] if name == "annotations" else None, "width": width}
+        pattern, owner = "batch time width", "AttentiveDecoder"
+        check_shape(name, tuple(shape), pattern, note=note, of=owner, **sizes)
     if inputs[1] == 0:
         raise argument_error(
             "inputs",

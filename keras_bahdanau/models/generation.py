@@ -14,6 +14,7 @@ from keras_bahdanau.search.base import SearchInputs, check_accepts_required, che
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -704,12 +705,8 @@ def checked_completions(completions, size, prefix):
     """
     completions = np.asarray(completions)
     rows = 0 if prefix is None else len(prefix)
-    if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
-        raise argument_error(
-            "completions",
-            f"be ints of shape ({rows}, completions, 2) for {rows} prefixes",
-            received=f"{completions.dtype}, shape {completions.shape}",
-        )
+    pattern, note = "batch completions 2", f" for {rows} prefixes"
+    check_shape("completions", completions, pattern, "ints", note, batch=rows)
     for row, ids in enumerate(completions[:, :, 1]):
         values, counts = np.unique(ids[ids != PAD], return_counts=True)
         if (counts > 1).any():

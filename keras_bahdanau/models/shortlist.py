@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range, checked_array
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
@@ -57,12 +58,7 @@ class Shortlist:
 
     def __init__(self, table, shares, counts, size):
         table, shares, counts = np.asarray(table), np.asarray(shares), np.asarray(counts)
-        if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
-            raise argument_error(
-                "table",
-                "be ints (source ids, candidates)",
-                received=f"{table.dtype} of shape {table.shape}",
-            )
+        check_shape("table", table, "source_ids candidates", "ints")
         if shares.shape != table.shape or not ((shares >= 0) & (shares <= 1)).all():
             raise argument_error(
                 "shares",

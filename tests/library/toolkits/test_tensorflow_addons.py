@@ -168,7 +168,7 @@ def test_other_arguments_reach_the_layer(rng):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_kernel": np.ones(U)}, r"`query_kernel` must be \(query width, units\).*\(7,\)"),
+        ({"query_kernel": np.ones(U)}, r"`query_kernel` must be \(query width, 7\).*\(7,\)"),
         ({"query_kernel": np.ones((N, 2))}, r"`query_kernel` must be \(query width, 7\).*\(3, 2\)"),
         ({"memory_kernel": np.ones(())}, r"`memory_kernel` must be \(memory width, units\).*\(\)"),
         ({"attention_v": np.ones((U, 1))}, r"`attention_v` must be \(7\).*\(7, 1\)"),
