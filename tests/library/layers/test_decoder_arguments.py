@@ -221,20 +221,20 @@ WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
     "no step": ((B, 0, M), (B, TX, D), "inputs", "at least one step"),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
-    "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", f"({B}, time, "),
+    "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", ", time, "),
     "two annotations": (
         (B, TY, M),
         [(B, TX, D)] * 2,
         "annotations",
         "one tensor; use the first output",
     ),
-    "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"whose batch is {B + 1}"),
+    "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"({B}, time, "),
 }
 
 
 WRONG_WIDTHS = {
     "inputs too wide": ((B, TY, M + 1), (B, TX, D), "inputs", f"(batch, time, {M})"),
-    "annotations too narrow": ((B, TY, M), (B, TX, 1), "annotations", f"({B}, time, {D})"),
+    "annotations too narrow": ((B, TY, M), (B, TX, 1), "annotations", f", time, {D})"),
 }
 
 
