@@ -25,7 +25,7 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
     >>> import numpy as np
     >>> check_shape("mask", np.ones((3, 4)) > 0, "batch time", "bool", batch=3, time=5)
     Traceback (most recent call last):
-    ValueError: Argument `mask` must be bool of shape (3, 5). Received: ... whose time is 4
+    ValueError: Argument `mask` must be bool of shape (3, 5). Received: ... whose axis `time` is 4
     """
     axes = pattern.split()
     names = [axis.removesuffix("|1") for axis in axes]
@@ -35,10 +35,11 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
     dtype = None if kind is None or shape is None else _dtype_name(value)
     wrong = ""
     if shape is not None and len(shape) == len(axes):
-        for axis, label, size, known in zip(axes, names, shape, expected, strict=True):
+        for index, (axis, size, known) in enumerate(zip(axes, shape, expected, strict=True)):
             is_one = axis.endswith("|1") and size == 1
             if not (is_one or None in (size, known) or size == known):
-                wrong = f", whose {label.replace('_', ' ')} is {size}"
+                label = index if axis.isdigit() else f"`{names[index].replace('_', ' ')}`"
+                wrong = f", whose axis {label} is {size}"
                 break
         else:
             if kind is None or dtype.removeprefix("u").startswith(_KINDS[kind]):

@@ -357,14 +357,10 @@ MUTATIONS = (
         "library/models/test_seq2seq.py",
     ),
     Mutation(
-        "from-tokenizer-ignores-other-sizes",
+        "maxout-layer-is-as-wide-as-the-recurrence",
         "keras_bahdanau:RNNSearch.from_tokenizer",
-        """            **ARCHITECTURE,
-            **arguments,
-""",
-        """            **arguments,
-            **ARCHITECTURE,
-""",
+        'arguments["embedding_dim"]',
+        'arguments["units"]',
         "library/models/test_rnn_search.py",
     ),
     Mutation(
