@@ -363,7 +363,7 @@ class Attention(SequenceLayer):
         key = self._checked_values("key", key, self._key_width, batch=batch, time=time)
         return values, zero_masked(key, mask), mask
 
-    def _checked_values(self, name, values, width, **sizes):
+    def _checked_values(self, name, values, width=None, **sizes):
         """Return a sequence in the compute dtype, after a check of its rank and sizes."""
         check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
