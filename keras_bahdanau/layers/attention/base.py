@@ -586,8 +586,8 @@ def _checked_attention_mask(mask, queries, values):
     """Return the mask as a tensor, after a check of its shape and dtype."""
     mask = ops.convert_to_tensor(mask)
     sizes = {"batch": values.shape[0], "queries": queries.shape[1], "positions": values.shape[1]}
-    pattern, note = "batch|1 queries positions", " (batch, queries, positions), True = keep"
-    check_shape("attention_mask", mask, pattern, "bool", note, **sizes)
+    pattern = "batch|1 queries positions"
+    check_shape("attention_mask", mask, pattern, "bool", ", True = keep", **sizes)
     return mask
 
 

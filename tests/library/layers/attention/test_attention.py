@@ -358,7 +358,7 @@ def test_a_step_checks_the_shape_of_its_query(name, rng):
     memory = attention.memory(VALUES)
     state = attention.initial_state(memory)
     for shape, message in [
-        ((B, N + 1), r"`query` of \w+ must be 4 wide.* \(3, 5\)"),
+        ((B, N + 1), r"`query` of [\w.]+ must be \(batch, 4\).* \(3, 5\), whose axis `width`"),
         ((B, TQ, N), r"`query` of [\w.]+ must be .* shape \(3, 2, 4\)"),
         ((2, N), r"`query` .*step must have a multiple .* 3 rows. Received"),
     ]:
