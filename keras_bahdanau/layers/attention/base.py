@@ -371,14 +371,10 @@ class Attention(SequenceLayer):
         check_shape(name, values, "batch time width", of=owner, width=width, **sizes)
         return ops.cast(values, self.compute_dtype)
 
-    def _check_width(self, query):
-        if query.shape[-1] != self._query_width:
-            raise argument_error(
-                "query",
-                f"be {self._query_width} wide",
-                received=f"shape {tuple(query.shape)}",
-                of=type(self).__name__,
-            )
+    def _check_width(self, queries):
+        """Raise a `ValueError` unless queries `(B, G, N)` have the width of the built layer."""
+        owner, width = type(self).__name__, self._query_width
+        check_shape("query", queries, "batch queries width", of=owner, width=width)
 
     def _group_queries(self, query, memory):
         """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
