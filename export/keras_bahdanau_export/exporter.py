@@ -55,7 +55,7 @@ def export(model, path, overwrite=False, **options):
         path: The folder to create.
         overwrite: Whether an artifact at `path` may be replaced.
         **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
-            `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `captured`,
+            `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `cuda_graphs`,
             `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`,
             `model_card`.
 
@@ -246,17 +246,13 @@ class SearchJob(Job):
         return Translator(folder, CPU)
 
     def compare(self, translator):
-        result = parity.compare(
-            self.model,
-            translator,
-            self._sources(),
-            self.options.search,
-            self.options.max_length,
-            self.options.shortlist,
-        )
+        sources, search = self._sources(), self.options.search
+        arguments = sources, search, self.options.max_length, self.options.shortlist
+        result = parity.compare(self.model, translator, *arguments)
         result.enforce()
-        if self.options.captured:
-            parity.compare_loops(translator, self._sources())
+        if self.options.cuda_graphs:
+            steps = Translator(translator.manifest.folder, CPU, cuda_graphs=True)
+            parity.compare(self.model, steps, *arguments).enforce()
         return result
 
     def precision_loss(self, full, reduced, size):
@@ -318,7 +314,7 @@ class ForwardJob(Job):
             "tokenizer",
             "max_source_length",
             "stepwise",
-            "captured",
+            "cuda_graphs",
             "texts",
             "references",
             "shortlist",
