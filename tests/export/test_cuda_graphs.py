@@ -263,7 +263,7 @@ def test_a_graph_with_two_loops_is_cut_at_the_last(added, first, last, more):
 def test_another_thread_count_keeps_cuda_graphs(beam):
     translator = Translator(beam, CPU, cuda_graphs=True)
     for each in (translator, translator.with_threads(1)):
-        assert each.session.get_inputs()[0].name == "memory_0"
+        assert each.session.get_outputs()[0].name == "go_on"
 
 
 FORKED = """
@@ -305,14 +305,6 @@ def test_one_thread_drives_all_searches(beam, monkeypatch):
     assert len(threads) == 1
 
 
-def test_steps_of_a_search_without_a_seed_are_compared_with_the_same_noise(sampling, tmp_path):
-    def remove_seed(manifest):
-        manifest["search"]["seed"] = None
-
-    free = changed_manifest(sampling, tmp_path / "free", remove_seed)
-    parity.compare_cuda_graphs(Translator(free, CPU), [[5, 3], [6, 7, 3], [8, 9, 4, 3]])
-
-
 def test_an_invalid_setting_and_missing_graphs_are_refused(beam, tmp_path):
     with pytest.raises(
         ValueError, match=r"`cuda_graphs` must be a bool or None\. Received: 'auto'"
@@ -342,10 +334,10 @@ def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
 def test_verify_compares_the_steps_with_the_model(model, sampling, monkeypatch):
     def wrong(*arguments, **options):
         outputs = run(*arguments, **options)
-        return outputs | {"tokens": np.zeros_like(outputs["tokens"])}
+        return outputs | {"scores": outputs["scores"] + 1}
 
     assert parity.verify(model, sampling, count=3).sentences == 3
     run = CudaGraphSearch.run
     monkeypatch.setattr(CudaGraphSearch, "run", wrong)
-    with pytest.raises(ParityError, match="other tokens for 3 of 3"):
+    with pytest.raises(ParityError, match="differences of a score by 1,"):
         parity.verify(model, sampling, count=3)

@@ -62,18 +62,15 @@ def split_at_loop(model):
 
 def part_signature(model):
     """Return the `Signature` of a part, all of whose shapes are known."""
+    inputs, outputs = (
+        tuple(Tensor(value.name, value.dtype.numpy().name, _axes(value.shape)) for value in values)
+        for values in (model.graph.inputs, model.graph.outputs)
+    )
+    return Signature(inputs=inputs, outputs=outputs)
 
-    def tensors(values):
-        return tuple(
-            Tensor(
-                value.name,
-                value.dtype.numpy().name,
-                tuple(size if isinstance(size, int) else size.value for size in value.shape),
-            )
-            for value in values
-        )
 
-    return Signature(inputs=tensors(model.graph.inputs), outputs=tensors(model.graph.outputs))
+def _axes(shape):
+    return tuple(size if isinstance(size, int) else size.value for size in shape)
 
 
 def _move_body_behind(loop, body):

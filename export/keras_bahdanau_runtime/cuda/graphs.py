@@ -66,14 +66,9 @@ def open_search(
 
     Args:
         manifest: Manifest of the artifact.
-        cuda_graphs: As for `Translator`.
+        cuda_graphs: As for `Translator`; a `ValueError` if it is neither a bool nor `None`.
         providers: As for `Translator`.
         *limits: The other arguments of `GraphSearch`.
-
-    Raises:
-        ValueError: `cuda_graphs` is neither a bool nor `None`; or it is true, and CUDA cannot
-            record the step.
-        UnsupportedArtifactError: `cuda_graphs` is true, and the artifact has no such graphs.
     """
     if cuda_graphs is not None and type(cuda_graphs) is not bool:
         raise argument_error("cuda_graphs", "be a bool or None", cuda_graphs)
@@ -101,23 +96,12 @@ class CudaGraphSearch:
     up to 32 and to multiples of 32 above. The steps of at most 32 shapes are kept. A call with
     options runs `model.onnx`, which is opened by the first such call.
 
-    Args:
-        manifest: Manifest of an artifact that was exported with `cuda_graphs=True`.
-        providers: As for `Translator`.
-        threads: As for `Translator`.
-        timeout: As for `Translator`, for a whole search.
-        megabytes: As for `Translator`.
+    The arguments are those of `GraphSearch`, for an artifact exported with `cuda_graphs=True`.
 
     Raises:
         ValueError: CUDA cannot record a step.
         UnsupportedArtifactError: The artifact has no such graphs.
         CorruptArtifactError: The graphs do not match the manifest, or do not fit each other.
-
-    Example:
-
-    >>> search = CudaGraphSearch(read_manifest("artifact"), "CPUExecutionProvider", None)
-    >>> search.run({"source": np.array([[5, 6, 3]], np.int32)})["tokens"].shape
-    (1, 5, 100)
     """
 
     files = CUDA_GRAPH_FILES
