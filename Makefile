@@ -96,12 +96,9 @@ test-quick: $(TEST_READY) ## Run the core tests on torch, in under a minute
 $(BACKENDS:%=test-%): test-%: $(TEST_READY)
 	KERAS_BACKEND=$* $(PYTEST) $(TESTS_$*)
 
-test-ray test-triton: test-%: # skipped if the package cannot be installed
-	@if $(MAKE) --no-print-directory build/$*/.ready; then \
-		build/$*/bin/python -m pytest $(TESTS_$*); \
-	else \
-		echo "$*: its packages cannot be installed, so its tests are skipped"; \
-	fi
+test-ray test-triton: test-%: # skipped if the packages cannot be installed
+	@$(MAKE) --no-print-directory build/$*/.ready || echo "$*: not installed, its tests are skipped"
+	@test ! -e build/$*/.ready || build/$*/bin/python -m pytest $(TESTS_$*)
 
 lint: $(TEST_READY) ## Check style and types with ruff and mypy
 	$(BIN)/ruff check .
