@@ -46,8 +46,6 @@ class TracedGraph(NamedTuple):
         file: Name of its ONNX file; `None` if only the SavedModel contains it.
         description: A sentence on the graph for people who open the file.
         defaults: Arrays by name, the defaults of the options.
-        captured: A `tf.function` of the same search without options, which is also written split at
-            its loop; `None` for none.
     """
 
     function: Any
@@ -55,7 +53,6 @@ class TracedGraph(NamedTuple):
     file: str | None
     description: str
     defaults: Any = None
-    captured: Any = None
 
 
 def trace_graphs(model, options):
@@ -84,7 +81,6 @@ def trace_graphs(model, options):
             MODEL_FILE,
             description,
             search_defaults(options.search, options.max_length),
-            fixed if options.captured else None,
         ),
         "score": TracedGraph(
             *score_function(model),
@@ -118,7 +114,7 @@ def trace_and_write(model, options, folder):
     Returns:
         The signatures of the ONNX files as plain dicts, by file name.
     """
-    from keras_bahdanau_export.graph.writer import write_onnx
+    from keras_bahdanau_export.graph.writer import write_cuda_graphs, write_onnx
 
     graphs = trace_graphs(model, options)
     if "tf_saved_model" in options.formats:
@@ -131,7 +127,10 @@ def trace_and_write(model, options, folder):
         if graph.file is not None:
             signatures[graph.file] = graph.signature
             function, signature, file, *details = graph
-            signatures |= write_onnx(function, signature, folder / file, model.variables, *details)
+            write_onnx(function, signature, folder / file, model.variables, *details)
+    if options.cuda_graphs:
+        function, signature, _, description, _ = graphs["translate"]
+        signatures |= write_cuda_graphs(function, signature, folder, model.variables, description)
     return {name: signature.to_json() for name, signature in signatures.items()}
 
 

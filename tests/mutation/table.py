@@ -536,9 +536,9 @@ MUTATIONS = (
     Mutation(
         "search-is-cut-at-the-first-loop",
         "keras_bahdanau_export:split_at_loop",
-        "nodes_of(model.graph, 'Loop')[-1]",
-        "nodes_of(model.graph, 'Loop')[0]",
-        "export/test_captured.py",
+        "nodes_of(graph, 'Loop')[-1]",
+        "nodes_of(graph, 'Loop')[0]",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "file-names-are-rendered-as-markup",
@@ -559,7 +559,7 @@ MUTATIONS = (
         "keras_bahdanau_export:_convert_scatter_nd",
         "'add'",
         "'none'",
-        "export/test_onnx_graph.py export/test_captured.py export/passes/test_any_graph.py",
+        "export/test_onnx_graph.py export/test_cuda_graphs.py export/passes/test_any_graph.py",
     ),
     Mutation(
         "parity-ignores-nan-scores",
@@ -580,7 +580,7 @@ MUTATIONS = (
         "keras_bahdanau_export:remove_unused",
         "detach_inputs(removed)",
         "",
-        "export/test_captured.py",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "quotients-of-float-sizes-are-whole",
