@@ -26,6 +26,7 @@ WITHOUT_KERAS = frozenset(
         "data.filters",
         "data.preparation",
         "launcher",
+        "model_defaults",
         "plot",
         "run_folder",
         "schedules",

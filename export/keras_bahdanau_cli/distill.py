@@ -8,7 +8,7 @@ import typer
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import DISTILLED_FOLDER
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import check_run_folder
+from keras_bahdanau.training.start import RunTexts, check_run_folder
 from keras_bahdanau_cli.arguments import (
     TrainingConfig,
     explicit_values,
@@ -107,7 +107,7 @@ def distill(
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",
         )
-    check_run_folder(options, output, resume)
+    check_run_folder(options, output, resume, RunTexts(options, output))
     translator = Translator(artifact_folder(teacher), parallel_batches=available_cores())
     try:
         with ProgressBar() as progress:

@@ -54,7 +54,7 @@ def export(model, path, overwrite=False, **options):
         path: The folder to create.
         overwrite: Whether an artifact at `path` may be replaced.
         **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
-            `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `captured`,
+            `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `cuda_graphs`,
             `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`,
             `model_card`.
 
@@ -248,17 +248,13 @@ class SearchExporter(Exporter):
         return Translator(folder, CPU)
 
     def compare(self, translator):
-        result = parity.compare(
-            self.model,
-            translator,
-            self._sources(),
-            self.options.search,
-            self.options.max_length,
-            self.options.shortlist,
-        )
+        sources, search = self._sources(), self.options.search
+        arguments = sources, search, self.options.max_length, self.options.shortlist
+        result = parity.compare(self.model, translator, *arguments)
         result.enforce()
-        if self.options.captured:
-            parity.compare_loops(translator, self._sources())
+        if self.options.cuda_graphs:
+            steps = Translator(translator.manifest.folder, CPU, cuda_graphs=True)
+            parity.compare(self.model, steps, *arguments).enforce()
         return result
 
     def precision_loss(self, full, reduced, size):
@@ -319,7 +315,7 @@ class ForwardExporter(Exporter):
             "tokenizer",
             "max_source_length",
             "stepwise",
-            "captured",
+            "cuda_graphs",
             "texts",
             "references",
             "shortlist",

@@ -46,8 +46,6 @@ class TracedGraph(NamedTuple):
         file: Name of its ONNX file; `None` if only the SavedModel contains it.
         description: A sentence on the graph for people who open the file.
         defaults: Arrays by name, the defaults of the options.
-        captured: A `tf.function` of the same search without options, which is also written split at
-            its loop; `None` for none.
     """
 
     function: Any
@@ -55,7 +53,6 @@ class TracedGraph(NamedTuple):
     file: str | None
     description: str
     defaults: Any = None
-    captured: Any = None
 
 
 def trace_graphs(model, options):
@@ -84,7 +81,6 @@ def trace_graphs(model, options):
             MODEL_FILE,
             description,
             search_defaults(options.search, options.max_length),
-            fixed if options.captured else None,
         ),
         "score": TracedGraph(
             *score_function(model),
@@ -118,7 +114,7 @@ def trace_and_write(model, options, folder):
     Returns:
         The signatures of the ONNX files as plain dicts, by file name.
     """
-    from keras_bahdanau_export.graph.writer import write_onnx
+    from keras_bahdanau_export.graph.writer import write_cuda_graphs, write_onnx
 
     graphs = trace_graphs(model, options)
     if "tf_saved_model" in options.formats:
@@ -131,7 +127,10 @@ def trace_and_write(model, options, folder):
         if graph.file is not None:
             signatures[graph.file] = graph.signature
             function, signature, file, *details = graph
-            signatures |= write_onnx(function, signature, folder / file, model.variables, *details)
+            write_onnx(function, signature, folder / file, model.variables, *details)
+    if options.cuda_graphs:
+        function, signature, _, description, _ = graphs["translate"]
+        signatures |= write_cuda_graphs(function, signature, folder, model.variables, description)
     return {name: signature.to_json() for name, signature in signatures.items()}
 
 
@@ -160,7 +159,7 @@ def search_function(model, search, max_length, shortlist=None, options_are_input
         inputs = dict(zip(names, tensors, strict=True))
         source, configured = inputs.pop("source"), search
         if options_are_inputs:
-            configured, inputs = _options_as_inputs(search, inputs, ops.shape(source)[0])
+            configured, inputs = _configured_search(search, inputs, ops.shape(source)[0])
         result = model.search(source, configured, max_length, shortlist, **inputs)._asdict()
         return [result[tensor.name] for tensor in signature.outputs]
 
@@ -177,7 +176,7 @@ def search_defaults(search, max_length):
     return {name: np.asarray(value, OPTIONS[name].dtype) for name, value in defaults.items()}
 
 
-def _options_as_inputs(search, inputs, batch):
+def _configured_search(search, inputs, batch):
     """Return a search whose settings are the tensors in `inputs`, and the rest for its call."""
     settings = {name: inputs.pop(name) for name in search.options()}
     if "beam_size" in settings:
@@ -186,7 +185,7 @@ def _options_as_inputs(search, inputs, batch):
         # The size of an axis, so that the passes can tell which sizes are multiples of it.
         settings["beam_size"] = ops.shape(ops.arange(size, dtype="int32"))[0]
     limits = ops.broadcast_to(inputs.pop("max_length"), (batch,))
-    return search.with_options(**settings), {**inputs, "limits": limits}
+    return search.with_settings(**settings), {**inputs, "limits": limits}
 
 
 def search_signature(search):

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import argument_error, require
@@ -36,6 +37,9 @@ FORMER_NAMES = {
 }
 
 
+_MODEL_DEFAULTS = {"model": "rnnsearch", **ARCHITECTURE}
+
+
 def _option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field.
 
@@ -44,8 +48,9 @@ def _option(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help, **metadata})
 
 
-def _model_option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return the field of an option that `init` determines, or else has this default."""
+def _model_option(name: str, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has a default."""
+    default = _MODEL_DEFAULTS[name]
     default_text = str(default).lower() if isinstance(default, bool) else default
     help = f"{help} If absent: {default_text}, or as in --init."
     return _option(None, help, model_default=default, **metadata)
@@ -154,7 +159,7 @@ class TrainingOptions:
         panel="Fine-tuning",
     )
     model: str | None = _model_option(
-        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+        "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
     tokenizer: str = _option(
         "bpe",
@@ -186,10 +191,10 @@ class TrainingOptions:
         panel="Data",
     )
     units: int | None = _model_option(
-        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+        "units", "Width of each recurrence.", limits=_COUNT, panel="Model"
     )
     embedding_dim: int | None = _model_option(
-        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+        "embedding_dim", "Width of the embeddings.", limits=_COUNT, panel="Model"
     )
     source_embeddings: Path | None = field(
         default=None,
@@ -204,24 +209,24 @@ class TrainingOptions:
         metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
     )
     attention_units: int | None = _model_option(
-        256, "Width of the alignment model.", limits=_COUNT, panel="Model"
+        "attention_units", "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
     tie_embeddings: bool | None = _model_option(
-        True, "Use the target embedding as the output layer.", panel="Model"
+        "tie_embeddings", "Use the target embedding as the output layer.", panel="Model"
     )
     join_embeddings: bool | None = _model_option(
-        True,
+        "join_embeddings",
         "Let the decoder attend to the words' embeddings in addition to their annotations.",
         panel="Model",
     )
     encoder_layers: int | None = _model_option(
-        1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
+        "encoder_layers", "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
     )
     conditional: bool | None = _model_option(
-        True, "A second cell reads the context: the conditional GRU.", panel="Model"
+        "conditional", "A second cell reads the context: the conditional GRU.", panel="Model"
     )
     layer_normalization: bool | None = _model_option(
-        False, "Normalize the layers of the decoder's cells.", panel="Model"
+        "layer_normalization", "Normalize the layers of the decoder's cells.", panel="Model"
     )
     dropout: float | None = _option(
         None,
@@ -243,7 +248,7 @@ class TrainingOptions:
         panel="Regularization",
     )
     encoder_dropout: float | None = _model_option(
-        0.0,
+        "encoder_dropout",
         "Dropout rate between the layers of the encoder.",
         limits=_SHARE,
         panel="Regularization",
@@ -538,7 +543,7 @@ class TrainingOptions:
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        return self.dropouts_after((0.2, 0.3, 0.4))
+        return self.dropouts_after(DROPOUTS)
 
     def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
         """Return the three dropout rates of a model that has the rates `defaults` so far."""

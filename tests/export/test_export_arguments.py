@@ -36,7 +36,7 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
         ({"imports": "module"}, "imports.*'module'"),
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
-        ({"captured": True, "format": "tf_saved_model"}, "captured.*True"),
+        ({"cuda_graphs": True, "format": "tf_saved_model"}, "cuda_graphs.*True"),
         ({"texts": ["a"], "format": "tf_saved_model"}, "`texts` .* left out .*1 texts"),
         ({"search": "greedy"}, "`search` must be a search.*'greedy'"),
         ({"search": BeamSearch}, "`search` must be a search"),

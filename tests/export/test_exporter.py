@@ -229,8 +229,9 @@ def greedy(tmp_path_factory):
     path = tmp_path_factory.mktemp("greedy") / "artifact"
     # The first arguments have the order of keras.Model.export.
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        parity = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
-    return model, path, parity, printed.getvalue()
+        result = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
+    assert result is None  # as in Keras
+    return model, path, verify(model, path), printed.getvalue()
 
 
 def test_a_greedy_search_with_a_fixed_context_exports(greedy):
@@ -344,7 +345,7 @@ def ensemble(model, other_model, tmp_path_factory):
         max_length_ratio=1.7,
     )
     path = tmp_path_factory.mktemp("ensemble") / "artifact"
-    parity = ensemble.export(path, search=search, max_length=9, stepwise=True)
+    parity = export(ensemble, path, search=search, max_length=9, stepwise=True)
     return ensemble, search, path, parity
 
 

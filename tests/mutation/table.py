@@ -343,10 +343,31 @@ MUTATIONS = (
         "library/models/test_shortlist.py",
     ),
     Mutation(
+        "one-row-fits-every-axis",
+        "keras_bahdanau:check_shape",
+        'axis.endswith("|1") and size == 1',
+        "size == 1",
+        "library/test_shapes.py library/search/test_search.py",
+    ),
+    Mutation(
+        "fit-shuffles-the-batches-of-a-dataset",
+        "keras_bahdanau:Seq2Seq.fit",
+        'arguments.setdefault("shuffle", False)',
+        'arguments.setdefault("shuffle", True)',
+        "library/models/test_seq2seq.py",
+    ),
+    Mutation(
+        "maxout-layer-is-as-wide-as-the-recurrence",
+        "keras_bahdanau:RNNSearch.from_tokenizer",
+        'arguments["embedding_dim"]',
+        'arguments["units"]',
+        "library/models/test_rnn_search.py",
+    ),
+    Mutation(
         "limits-of-sentences-are-reversed",
         "keras_bahdanau:Search._task",
-        "ops.reshape(limits, (batch, 1))",
-        "ops.reshape(ops.flip(limits), (batch, 1))",
+        "ops.reshape(inputs.limits, (batch, 1))",
+        "ops.reshape(ops.flip(inputs.limits), (batch, 1))",
         "library/search/test_search.py library/models/test_generation.py "
         "library/search/test_sampling.py",
     ),
@@ -515,9 +536,9 @@ MUTATIONS = (
     Mutation(
         "search-is-cut-at-the-first-loop",
         "keras_bahdanau_export:split_at_loop",
-        "nodes_of(model.graph, 'Loop')[-1]",
-        "nodes_of(model.graph, 'Loop')[0]",
-        "export/test_captured.py",
+        "nodes_of(graph, 'Loop')[-1]",
+        "nodes_of(graph, 'Loop')[0]",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "file-names-are-rendered-as-markup",
@@ -538,7 +559,7 @@ MUTATIONS = (
         "keras_bahdanau_export:_convert_scatter_nd",
         "'add'",
         "'none'",
-        "export/test_onnx_graph.py export/test_captured.py export/passes/test_any_graph.py",
+        "export/test_onnx_graph.py export/test_cuda_graphs.py export/passes/test_any_graph.py",
     ),
     Mutation(
         "parity-ignores-nan-scores",
@@ -559,7 +580,7 @@ MUTATIONS = (
         "keras_bahdanau_export:remove_unused",
         "detach_inputs(removed)",
         "",
-        "export/test_captured.py",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "quotients-of-float-sizes-are-whole",
