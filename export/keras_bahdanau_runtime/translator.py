@@ -445,9 +445,11 @@ class Translator:
         Raises:
             ValueError: As `translate`.
         """
-        limit = self.manifest.max_source_length
-        tokenizer = self.require_tokenizer()
-        return [ids for ids in encode_texts(checked_texts("texts", texts), tokenizer, limit) if ids]
+        return [ids for ids in self._encode(checked_texts("texts", texts)) if ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of checked texts, an empty list for a blank text."""
+        return encode_texts(texts, self.require_tokenizer(), self.manifest.max_source_length)
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
@@ -626,7 +628,7 @@ class Translator:
         ...     print(piece, end="", flush=True)
         """
         check_text("text", text)
-        [ids] = self.encode([text]) or [[]]  # a blank text has none
+        [ids] = self._encode([text])
         if max_length is None:
             max_length = self.manifest.search.output_limit(len(ids))
         check_positive(max_length=max_length)
@@ -671,15 +673,15 @@ class Translator:
         check_text("text", text)
         check_text("prefix", prefix)
         check_positive(count=count)
-        source = self.encode([text])
-        if not source:
+        [ids] = self._encode([text])
+        if not ids:
             raise argument_error("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer(), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
         start = spelled_ids(tokenizer, "prefix", prefix)
-        limit = self.manifest.search.output_limit(len(source[0]))
+        limit = self.manifest.search.output_limit(len(ids))
         if len(start) >= limit:
             raise argument_error(
                 "prefix",
@@ -687,7 +689,7 @@ class Translator:
                 received=str(len(start)),
             )
         words = self.open_stepper().likeliest_words(
-            np.array(source, np.int32),
+            np.array([ids], np.int32),
             self.manifest.search,
             start,
             allowed,
