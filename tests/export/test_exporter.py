@@ -63,7 +63,7 @@ def test_the_manifest_records_search_parity_and_files(artifact):
     manifest = read_manifest(path)
     search = {"class": "BeamSearch", **BeamSearch(3, length_penalty=0.6).get_config()}
     search["size"] = search.pop("beam_size")  # the name in manifests of every version
-    assert manifest.search == json.loads(json.dumps({**search, "max_length": 9}))
+    assert manifest.search.document == json.loads(json.dumps({**search, "max_length": 9}))
     assert manifest.max_source_length == 30
     assert manifest.parity == json.loads(json.dumps({**parity.to_json(), "tf32": False}))
     assert {"model.onnx", "tokenizer.json"} < set(manifest.files)  # the tokenizer of the model

@@ -5,19 +5,18 @@ lengths and counts in a request are checked before memory is allocated for them.
 """
 
 import functools
-import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.checks import unique_keys
+from keras_bahdanau_runtime.checks import parse_json
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.version import __version__
 
@@ -328,7 +327,7 @@ def parse_rest(body: bytes, json_length: int | None) -> InferRequest:
     end = len(body) if json_length is None else json_length
     if not 0 <= end <= len(body):
         refuse(_HEADER_FIELD, f"be at most {len(body)}, the bytes of the body", end)
-    document = parse_json(body[:end])
+    document = parse_object(body[:end])
     inputs = []
     for index, entry in enumerate(_objects(document.get("inputs"), "inputs")):
         path = f"inputs[{index}]"
@@ -593,8 +592,8 @@ def _json_data(tensor: Tensor) -> Any:
     raise ServiceError("unprocessable", message)
 
 
-def parse_json(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object, which must have different keys and finite numbers.
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Parse the JSON object in a body.
 
     Raises:
         ServiceError: "invalid", or "too_large" for too many values.
@@ -609,20 +608,13 @@ def parse_json(text: bytes) -> dict[str, Any]:
             "body",
         )
     try:
-        document = _DECODER.decode(str(text, "utf-8"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(str(text, "utf-8"), constants=False)
+    except ValueError as error:
         message = f"The body must be a JSON object in UTF-8. Received: {error}"
         raise ServiceError("invalid", message, "body") from error
     if type(document) is not dict:
         refuse("body", "be a JSON object", document)
     return document
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique_keys)
 
 
 def as_json(value: Any) -> bytes:
