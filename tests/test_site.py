@@ -11,10 +11,9 @@ from documented_names import ROOT, TREES, command_options, definition, public_na
 
 from keras_bahdanau_runtime import signature
 from keras_bahdanau_runtime.service import messages
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS
 from keras_bahdanau_runtime.service.http import create_app
-from keras_bahdanau_runtime.service.server import Settings
+from keras_bahdanau_runtime.service.settings import Limits, Settings
 
 REFERENCE = ROOT / "docs" / "reference"
 COMMENT = re.compile(r"^<!-- generate: (\w+) ?(.*) -->$", re.M)

@@ -1,26 +1,18 @@
 """Options of an export: defaults, help texts, and the checks that need no Keras."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
-
-
-def _flag(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a field that is also a flag of the command.
-
-    `type` and `flags` in the metadata are the type and name of the flag, if they differ from those
-    of the field. `panel` is its panel on the help page.
-    """
-    return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +68,12 @@ class ExportOptions:
     ```
     """
 
-    format: str | Sequence[str] = _flag(
+    format: str | Sequence[str] = option(
         "onnx", "onnx or tf_saved_model; may be repeated.", type=list[str], panel="Output"
     )
     search: Any = None
-    max_length: int = _flag(100, "Maximum number of output tokens.", panel="Search")
-    max_source_length: int | None = _flag(
+    max_length: int = option(100, "Maximum number of output tokens.", panel="Search")
+    max_source_length: int | None = option(
         None,
         "Maximum number of source tokens that the artifact accepts; no limit by default.",
         panel="Output",
@@ -89,21 +81,21 @@ class ExportOptions:
     tokenizer: Any = None
     texts: Sequence[str] = ()
     references: Sequence[str] = ()
-    stepwise: bool = _flag(
+    stepwise: bool = option(
         False, "Also write encoder.onnx and step.onnx, for decoding token by token.", panel="Output"
     )
-    captured: bool = _flag(
+    captured: bool = option(
         False,
         "Also write the search as three graphs that a GPU can replay (CUDA graphs).",
         panel="Output",
     )
-    precision: str = _flag(
+    precision: str = option(
         "float32", "Number format: float32, float16 (GPU) or int8 (CPU).", panel="Output"
     )
-    max_bleu_loss: float = _flag(
+    max_bleu_loss: float = option(
         0.5, "Maximum loss of BLEU by the precision, and by the shortlist.", panel="Validation"
     )
-    imports: Sequence[str] = _flag(
+    imports: Sequence[str] = option(
         (),
         "A module that registers custom layers; may be repeated.",
         type=list[str],

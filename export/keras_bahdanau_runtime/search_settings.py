@@ -8,10 +8,11 @@ A graph computes with int32 and float32. Within the ranges no setting overflows 
 0 that is not, and every score is finite.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.option_fields import option
 
 _INT32_MAX = 2**31 - 1
 _LONGEST = 2**20  # tokens of an output
@@ -45,8 +46,7 @@ class Range(NamedTuple):
 def _setting(kind: type[int] | type[float], low: float, high: float, meaning: str) -> Any:
     """Return the field of a setting; `meaning` completes "the" and is its help text."""
     help = f"{meaning[0].upper()}{meaning[1:]}."
-    metadata = {"range": Range(kind, low, high), "meaning": meaning, "help": help}
-    return field(default=None, metadata={**metadata, "panel": "Search"})
+    return option(None, help, range=Range(kind, low, high), meaning=meaning, panel="Search")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +123,37 @@ def check_setting(
     check_range(
         name, value, kind, lowest if low is None else low, highest if high is None else high
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSearch:
+    """Settings of the beam search that an artifact contains.
+
+    Raises:
+        ValueError: A setting is outside its range.
+
+    Example:
+
+    >>> ExportedSearch(beam_size=3).length_penalty
+    (1.0,)
+    """
+
+    beam_size: int = option(5, "Beam size of the search; 1 is greedy.", panel="Search")
+    length_penalty: tuple[float, ...] = option(
+        (1.0,),
+        "Exponent of the GNMT length penalty, 1 by default. If repeated, the one with the best "
+        "BLEU on --source and --reference is used.",
+        panel="Search",
+    )
+    max_length_ratio: float | None = option(
+        None,
+        "Maximum number of output tokens per source token; no limit by default.",
+        panel="Search",
+    )
+
+    def __post_init__(self) -> None:
+        check_setting("beam_size", self.beam_size)
+        for penalty in self.length_penalty:
+            check_setting("length_penalty", penalty)
+        if self.max_length_ratio is not None:
+            check_setting("max_length_ratio", self.max_length_ratio)

@@ -223,13 +223,12 @@ def prepare_texts(
             [options.source],
             None if options.target is None else [options.target],
             output / CORPUS_FOLDER,
-            tokenizer or _given_tokenizer(options, output),
+            tokenizer or _given_tokenizer(options, output) or options.tokenizer,
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
             text_format=text_format,
-            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 from keras_bahdanau_runtime.translation import Translation
 
@@ -21,16 +22,9 @@ class OutputFormat:
 
     Without arguments, a row is the best translation. With any argument but `as_json`, a row has one
     line per translation, `0 ||| text ||| score`, as in Moses: the number of the row from 0, then
-    the tokens and the alignment, if requested. With `as_json`, a row is one JSON object with all
+    the tokens, separated by spaces and with ▁ for a space in a token, and the alignment, if
+    requested. With `as_json`, a row is one JSON object with all
     fields of its translations.
-
-    Args:
-        n_best: int, translations per row; `None` for the best one without a list.
-        scores: bool. Whether a line has the score.
-        tokens: bool. Whether a line has the tokens, separated by spaces; a space in a token is ▁.
-        alignments: "pharaoh" for links between words such as `0-0 1-2`; "json" for the attention
-            weights; `None` for neither.
-        as_json: bool.
 
     Raises:
         ValueError: `n_best` is not positive, or `alignments` is unknown.
@@ -42,11 +36,21 @@ class OutputFormat:
     ['0 ||| ein Mann ||| -0.500000 ||| ein ▁Mann </s>']
     """
 
-    n_best: int | None = None
-    scores: bool = False
-    tokens: bool = False
-    alignments: str | None = None
-    as_json: bool = False
+    n_best: int | None = option(
+        None,
+        "Write this many translations per line, as '0 ||| text ||| score'.",
+        panel="Output",
+    )
+    scores: bool = option(False, "Add the score.", flags="--scores", panel="Output")
+    tokens: bool = option(False, "Add the tokens.", flags="--tokens", panel="Output")
+    alignments: str | None = option(
+        None,
+        "Add pharaoh links between words, or the attention weights as json.",
+        panel="Output",
+    )
+    as_json: bool = option(
+        False, "Write JSON lines with all of these.", flags="--json", panel="Output"
+    )
 
     def __post_init__(self) -> None:
         if self.n_best is not None:

@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.search_settings import SearchSettings
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
 from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
 from keras_bahdanau_runtime.service.protocol import parse_json
+from keras_bahdanau_runtime.service.settings import Limits
 
 
 def _check_encodable(text: str) -> str:
