@@ -174,16 +174,13 @@ def _example() -> Iterator[str]:
 
 def _commands() -> Iterator[str]:
     """Yield a section for each command: help, usage and tables of its parameters."""
-    import typer
-
     from keras_bahdanau_cli.app import app
     from keras_bahdanau_cli.help_pages import example, paragraphs
 
-    group = typer.main.get_command(app)
     yield "## Options of every command"
     yield ""
-    yield from _parameters(group.params)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    yield from _parameters(app, app.params)
+    for name, command in app.load_commands().items():
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         usage = " ".join(_argument(parameter) for parameter in arguments)
         yield ""
@@ -195,7 +192,7 @@ def _commands() -> Iterator[str]:
         yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
         yield "```"
         yield ""
-        yield from _parameters(command.params)
+        yield from _parameters(command, command.params)
         yield from ("Example:", "", "```text", example(command.help), "```")
 
 
@@ -205,13 +202,13 @@ def _argument(parameter: Any) -> str:
     return name if parameter.required else f"[{name}]"
 
 
-def _parameters(parameters: list[Any]) -> Iterator[str]:
+def _parameters(command: Any, parameters: list[Any]) -> Iterator[str]:
     """Yield a table for each panel of parameters, in the order of the help page."""
     from keras_bahdanau_cli.help_pages import PANELS, panel_of
 
     panels: dict[str, list[Any]] = {}
     for parameter in parameters:
-        panels.setdefault(panel_of(parameter), []).append(parameter)
+        panels.setdefault(panel_of(command, parameter), []).append(parameter)
     for panel in sorted(panels, key=PANELS.index):
         members = panels[panel]
         yield f"**{panel}**"

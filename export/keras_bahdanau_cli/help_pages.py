@@ -92,19 +92,19 @@ class HelpGroup(click.Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> click.Command | None:
         """Return the command of a name; `None` if there is none."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        if cmd_name not in self.commands:
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             self.commands[cmd_name] = self._load(cmd_name)
-        return self.commands[cmd_name]
+        return self.commands.get(cmd_name)
+
+    def load_commands(self) -> dict[str, click.Command]:
+        """Return all commands by name."""
+        return {name: self.get_command(None, name) for name in self.list_commands(None)}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help page, with the first sentence of each command's help."""
+        texts = {name: paragraphs(each.help)[0] for name, each in self.load_commands().items()}
         commands = {
-            title: _definitions(
-                [(name, paragraphs(self.get_command(ctx, name).help)[0]) for name in names],
-                _COMMANDS_WIDTH,
-            )
+            title: _definitions([(name, texts[name]) for name in names], _COMMANDS_WIDTH)
             for title, names in self._panels.items()
         }
         _print_page(self, ctx, _option_panels(self, ctx) | commands)

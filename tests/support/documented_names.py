@@ -205,14 +205,13 @@ def repository_files():
 
 def command_options():
     """The options of each command of `keras-bahdanau`."""
-    import typer
 
     from keras_bahdanau_cli.app import app
 
     return {
         name: {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
         | {"--help"}
-        for name, command in typer.main.get_command(app).commands.items()
+        for name, command in app.load_commands().items()
     }
 
 
