@@ -7,6 +7,7 @@ run. The import takes seconds, so it comes after all checks that do not need it.
 
 import importlib
 import logging
+import sys
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.version import __version__
@@ -57,3 +58,14 @@ def app(verbose: bool) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     for name in ("keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def run() -> None:
+    """Run the command; exit with the status of a usage error or of Ctrl-C."""
+    try:
+        app.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)

@@ -128,16 +128,18 @@ def prepare(
         options["tokenizer"] = tokenizer
     checked = PrepareOptions(**options)
     PairFilter(checked.filter)  # raises its errors
-    if isinstance(tokenizer, str):
-        tokenizer = None if tokenizer in KINDS else Tokenizer.load(tokenizer)
+    if not isinstance(tokenizer, str):
+        loaded: Tokenizer | None = tokenizer
+    else:
+        loaded = None if tokenizer in KINDS else Tokenizer.load(tokenizer)
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
-    if alignments is not None and tokenizer is None:
+    if alignments is not None and loaded is None:
         raise argument_error(
             "tokenizer", "be given with `alignments`, whose positions count tokens", received="None"
         )
     learned: dict[str, Any] = {name: getattr(checked, name) for name in _LEARNED}
-    if tokenizer is not None:
+    if loaded is not None:
         _check_defaults(learned)
         learned = dict.fromkeys(learned)
     elif checked.tokenizer != "bpe":  # corpora of earlier versions have no such option
@@ -154,15 +156,15 @@ def prepare(
             "filter": list(checked.filter) or None,
         },
         text_format=text_format,
-        is_normalized=(checked if tokenizer is None else tokenizer).normalization is not None,
+        is_normalized=(checked if loaded is None else loaded).normalization is not None,
         processes=checked.processes,
         progress=progress or (lambda stage, done, total: None),
     )
     with _claim(job.output):
         if (job.output / MANIFEST_FILE).exists():
-            job.check_finished(tokenizer)
+            job.check_finished(loaded)
         else:
-            plan = job.plan(tokenizer)
+            plan = job.plan(loaded)
             records = job.encode(plan)
             job.finish(plan, records)
         remove_work(job.output)

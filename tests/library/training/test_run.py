@@ -320,7 +320,7 @@ def test_options_out_of_range_are_refused(name, value, message):
     [
         ({"unit": 3}, r"Argument `unit` must be an option .* Did you mean `units`\? .*unit=3"),
         ({"Batch-Size": 3}, r"`Batch-Size` .* Did you mean `batch_size`\?"),
-        ({"xyz": None}, r"`xyz` must be .* The options are \['source', 'target', .*'seed'\]"),
+        ({"xyz": None}, r"`xyz` must be .* The options are \['tokenizer', .*'source', .*'seed'\]"),
         ({7: 1}, r"`7` must be an option"),
     ],
 )
