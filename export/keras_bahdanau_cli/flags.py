@@ -13,10 +13,10 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_o
 
 import click
 
-from keras_bahdanau.training.options import read_options
 from keras_bahdanau_cli.help_pages import HelpCommand, type_name
 from keras_bahdanau_runtime.errors import argument_error, quote
 from keras_bahdanau_runtime.option_fields import item_type, option
+from keras_bahdanau_runtime.option_files import read_options
 
 _Options = TypeVar("_Options")
 _EXPLICIT = ("COMMANDLINE", "DEFAULT_MAP")  # sources of values that are not defaults

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.option_fields import option
+from keras_bahdanau_runtime.option_fields import check_option_names, option
 from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
@@ -61,7 +60,7 @@ class ExportOptions:
     >>> ExportOptions(precision="int8", max_length=60).formats
     ['onnx']
 
-    From a YAML or JSON file, read by `keras_bahdanau.training.options.read_options`:
+    From a YAML or JSON file, read by `keras_bahdanau_runtime.option_files.read_options`:
 
     ```python
     export(model, "artifact", **read_options("export.yaml"))

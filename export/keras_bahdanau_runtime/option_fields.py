@@ -1,7 +1,8 @@
 """Fields of option classes, which carry the help text, the limits and the flag of an option."""
 
+import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
 from types import UnionType
@@ -105,3 +106,22 @@ def check_options(options: Any) -> None:
     """Replace each value of a frozen dataclass by its `checked_value`."""
     for each in fields(options):
         object.__setattr__(options, each.name, checked_value(each, getattr(options, each.name)))
+
+
+def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
+    """Raise a `ValueError` that suggests the nearest option, unless every name is an option.
+
+    Args:
+        options: Dataclass of options.
+        values: Mapping of names to values.
+        purpose: Purpose of the options, such as "training", for the message.
+    """
+    names = [option.name for option in fields(options)]
+    for name in values:
+        if name not in names:
+            matches = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"Did you mean `{matches[0]}`?" if matches else f"The options are {names}."
+            raise ValueError(
+                f"Argument `{name!s:.80}` must be an option of {purpose}. {hint} "
+                f"Received: {name!s:.80}={values[name]!r:.200}"
+            )

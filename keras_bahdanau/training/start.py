@@ -26,9 +26,10 @@ from keras_bahdanau.run_folder import (
     TEXTS_FILE,
 )
 from keras_bahdanau.training.initial import InitialModel
-from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric

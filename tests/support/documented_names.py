@@ -49,14 +49,16 @@ def bindings(body):
 BINDINGS = {module: bindings(tree.body) for module, tree in TREES.items()}
 # The names that a package imports on first use are in its stub.
 STUBS = {}
-for stub in PACKAGES["keras_bahdanau"].rglob("__init__.pyi"):
-    package = ".".join(stub.parent.relative_to(ROOT).parts)
-    STUBS[package] = {
-        alias.name: ".".join(filter(None, [package, node.module, alias.name]))
-        for node in ast.parse(stub.read_text("utf-8")).body
-        for alias in node.names
-    }
-    BINDINGS[package] |= STUBS[package]
+for folder in PACKAGES.values():
+    for stub in folder.rglob("__init__.pyi"):
+        package = ".".join(stub.parent.relative_to(folder.parent).parts)
+        STUBS[package] = {
+            alias.name: ".".join(filter(None, [package, node.module, alias.name]))
+            for node in ast.parse(stub.read_text("utf-8")).body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        BINDINGS[package] |= STUBS[package]
 
 
 def definition(name):
