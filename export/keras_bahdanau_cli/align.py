@@ -3,17 +3,16 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from keras_bahdanau_cli.arguments import ARTIFACT, Batches, RunLimits, argument, output_path
+from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import is_dash, print_message
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 from keras_bahdanau_runtime.text.parallel import TextFormat
-from keras_bahdanau_runtime.translator import Translator
 
 _PICTURE = Path("alignment.png")
 
@@ -53,7 +52,7 @@ class AlignOptions:
 
 
 def align(
-    options: AlignOptions, batches: Batches, limits: RunLimits, text_format: TextFormat
+    options: AlignOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
 ) -> None:
     """Align the words of given translations, and write the links in Pharaoh format.
 
@@ -69,6 +68,8 @@ def align(
     Example:
         keras-bahdanau align artifact test.en test.de --output links.txt
     """
+    from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+
     inputs, threshold = options.inputs, options.threshold
     if options.draw:
         if threshold is not None:
@@ -121,6 +122,7 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
+    from keras_bahdanau_runtime.translator import Translator
 
     texts, output, pieces = options.inputs, options.output or _PICTURE, options.pieces
     style, columns = options.style or "light", 4 if options.columns is None else options.columns

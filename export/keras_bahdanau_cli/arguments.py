@@ -9,10 +9,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import MissingDependencyError, argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 
 # Help texts of arguments that several commands have.
 ARTIFACT = (
@@ -31,23 +29,6 @@ def argument(help: str, default: Any = MISSING) -> Any:
 def output_path(help: str, default: Any = MISSING) -> Any:
     """Return the field of the flag `--output`."""
     return option(default, help, flags="-o --output")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batches:
-    """Sizes of batches."""
-
-    batch_size: int = option(
-        BATCH_SIZE, "Maximum number of sentences in a batch.", panel="Batching"
-    )
-    batch_tokens: int = option(
-        BATCH_TOKENS,
-        "Maximum number of source tokens in a batch, including padding.",
-        panel="Batching",
-    )
-
-    def __post_init__(self) -> None:
-        check_positive(batch_size=self.batch_size, batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

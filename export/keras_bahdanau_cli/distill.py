@@ -8,7 +8,6 @@ from typing import Annotated
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import DISTILLED_FOLDER
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import check_run_folder
 from keras_bahdanau_cli.arguments import argument
 from keras_bahdanau_cli.flags import Values, Without
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
@@ -16,16 +15,8 @@ from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.tensorflow_logging import check_keras
 from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_cli.train import NewRun, train_run
-from keras_bahdanau_runtime.bulk.distillation import (
-    SOURCE_FILE,
-    TARGET_FILE,
-    check_texts,
-    distill_texts,
-)
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translator import Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +65,16 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
+    from keras_bahdanau.training.start import check_run_folder
+    from keras_bahdanau_runtime.bulk.distillation import (
+        SOURCE_FILE,
+        TARGET_FILE,
+        check_texts,
+        distill_texts,
+    )
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import Translator
+
     sources, pairs = teaching.sources, teaching.pairs
     output, resume = run.output, run.resume
     folder = output / DISTILLED_FOLDER

@@ -2,12 +2,12 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file
-from keras_bahdanau_cli.arguments import SOURCE, Batches, argument
+from keras_bahdanau_cli.arguments import SOURCE, argument
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.search_flags import SearchFlags
 from keras_bahdanau_cli.tensorflow_logging import import_keras
@@ -17,13 +17,15 @@ from keras_bahdanau_cli.terminal import (
     print_message,
     text_source,
 )
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
-from keras_bahdanau_runtime.translator import Translation, Translator
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +60,16 @@ class EvaluateOptions:
 
 
 def evaluate(
-    measured: EvaluateOptions, batches: Batches, text_format: TextFormat, search: SearchFlags
+    measured: EvaluateOptions, batches: BatchSizes, text_format: TextFormat, search: SearchFlags
 ) -> None:
     """Translate a test set and print BLEU (cased) and chrF.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
+    from keras_bahdanau_runtime.session import available_cores
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
+    from keras_bahdanau_runtime.translator import Translator
 
     path, others, tokenize = measured.path, measured.others, measured.tokenize
     is_address, folder = is_hub_address(path), Path(path)
@@ -158,8 +162,10 @@ def _read_texts(
     return used[: len(texts)], dict(zip(constraints, used[len(texts) :], strict=True))
 
 
-def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
+def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> "list[Translation]":
     """Translate with a `Translator` or a Keras model, with a progress bar."""
+    from keras_bahdanau_runtime.translator import Translation
+
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(texts))
         translations: list[Translation] = engine.translate(

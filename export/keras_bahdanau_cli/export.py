@@ -21,7 +21,6 @@ from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import pair_sources, print_message
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import folder_name
@@ -230,6 +229,8 @@ def _destination(
     exported: ExportedRuns, formats: list[str]
 ) -> contextlib.AbstractContextManager[Path]:
     """Return a context manager of the folder to export to."""
+    from keras_bahdanau_export.triton.repository import triton_repository
+
     layout, name = exported.layout, exported.name
     if layout not in _LAYOUTS:
         raise argument_error("layout", f"be one of {_LAYOUTS}", layout)

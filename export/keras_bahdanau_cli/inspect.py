@@ -14,7 +14,6 @@ from keras_bahdanau_cli.terminal import plain
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
 from keras_bahdanau_runtime.option_fields import check_options, option
-from keras_bahdanau_runtime.session import read_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +38,7 @@ def inspect(options: InspectOptions) -> None:
     Example:
         keras-bahdanau inspect artifact
     """
+    from keras_bahdanau_runtime.session import read_graph
 
     def check(manifest: Manifest) -> tuple[Manifest, dict[str, Any]]:
         graphs = {}

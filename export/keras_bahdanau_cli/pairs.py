@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from rich.progress import Progress
 
-from keras_bahdanau_cli.arguments import Batches, RunLimits
+from keras_bahdanau_cli.arguments import RunLimits
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.terminal import (
     console,
@@ -17,11 +17,12 @@ from keras_bahdanau_cli.terminal import (
     print_message,
     standard_stream,
 )
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
-from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
-from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.scoring import TargetScore
 
 
 def score_pairs(
@@ -29,11 +30,11 @@ def score_pairs(
     source: Path,
     target: Path | None,
     text_format: TextFormat,
-    batches: Batches,
+    batches: BatchSizes,
     limits: RunLimits,
     *,
     alignments: bool,
-) -> Iterator[TargetScore | None]:
+) -> "Iterator[TargetScore | None]":
     """Score pairs of sentences in order, and print the errors of pairs to standard error.
 
     Args:
@@ -51,6 +52,9 @@ def score_pairs(
     Raises:
         ValueError: As `list_pairs`.
     """
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
+
     pairs = list_pairs(*pair_sources(source, target), text_format)
     translator = Translator(
         artifact_folder(artifact),

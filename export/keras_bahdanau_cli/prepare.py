@@ -7,9 +7,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.data.options import PrepareOptions
-from keras_bahdanau.data.preparation import prepare as prepare_corpus
 from keras_bahdanau_cli.arguments import argument, output_path
 from keras_bahdanau_cli.flags import Values
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
@@ -49,6 +47,9 @@ def prepare(files: PreparedFiles, text_format: TextFormat, options: Values[Prepa
         keras-bahdanau prepare part1.en.gz part2.en.gz part1.de.gz part2.de.gz \
             --output corpus
     """
+    from keras_bahdanau.data.corpus import PreparedCorpus
+    from keras_bahdanau.data.preparation import prepare as prepare_corpus
+
     texts, output = files.texts, files.output
     half = len(texts) // 2
     if len(texts) % 2 and not files.pairs:

@@ -10,6 +10,7 @@ quickstart/
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +24,10 @@ from keras_bahdanau_cli.terminal import console
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.translator import Translation, Translator
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translation
+
 
 MAX_LENGTH = 16
 BEAM = 3
@@ -45,6 +49,8 @@ def quickstart(options: QuickstartOptions) -> None:
     Example:
         keras-bahdanau quickstart --output quickstart
     """
+    from keras_bahdanau_runtime.translator import Translator
+
     output, pairs, epochs = options.output, options.pairs, options.epochs
     check_positive(pairs=pairs, epochs=epochs)
     check_installed("matplotlib", extra="plot")
@@ -102,7 +108,7 @@ def quickstart(options: QuickstartOptions) -> None:
 def _print_examples(
     console: Console,
     texts: list[str],
-    translations: list[Translation],
+    translations: "list[Translation]",
     references: list[str],
     count: int = 8,
 ) -> None:

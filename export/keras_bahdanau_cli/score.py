@@ -4,22 +4,19 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keras_bahdanau_cli.arguments import (
-    ARTIFACT,
-    SOURCE,
-    TARGET,
-    Batches,
-    RunLimits,
-    argument,
-    output_path,
-)
+from keras_bahdanau_cli.arguments import ARTIFACT, SOURCE, TARGET, RunLimits, argument, output_path
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.text.parallel import TextFormat
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.scoring import TargetScore
+
 
 _SKIPPED = "skipped, because the line does not have both sides or has another encoding"
 
@@ -41,7 +38,7 @@ class ScoreOptions:
 
 
 def score(
-    options: ScoreOptions, batches: Batches, limits: RunLimits, text_format: TextFormat
+    options: ScoreOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
 ) -> None:
     """Print the log-probability of each translation of a file, and the perplexity of all.
 
@@ -72,7 +69,7 @@ def score(
         raise ArtifactError(f"Pairs without a score: {failures}.")
 
 
-def _json_line(item: TargetScore | None) -> str:
+def _json_line(item: "TargetScore | None") -> str:
     """Return a pair's score as one line of JSON; `None` is a skipped line."""
     error = _SKIPPED if item is None else item.error
     if item is None or error is not None:

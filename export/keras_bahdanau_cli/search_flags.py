@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bahdanau_cli.arguments import check_file
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.signature import SETTINGS
 from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.search_options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,10 @@ class SearchFlags(SearchSettings):
         panel="Search",
     )
 
-    def search_options(self) -> SearchOptions:
+    def search_options(self) -> "SearchOptions":
         """Return the options that are numbers."""
+        from keras_bahdanau_runtime.search_options import SearchOptions
+
         return SearchOptions(**{name: getattr(self, name) for name in SETTINGS})
 
     def options(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import LAST_FILE
 from keras_bahdanau.training.options import FORMER_NAMES, TrainingOptions
-from keras_bahdanau.training.start import start_run
 from keras_bahdanau_cli.arguments import output_path
 from keras_bahdanau_cli.flags import Values, config_file
 from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
@@ -48,6 +47,8 @@ def train_run(options: TrainingOptions, output: Path, resume: bool) -> None:
 
 def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     """Train as `keras_bahdanau.train` does, with all work that needs no Keras before its import."""
+    from keras_bahdanau.training.start import start_run
+
     check_keras()
     processes = launched_rank()
     with start_run(options, output, resume, rank=processes[0]) as held_out:

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_bahdanau_cli.arguments import ARTIFACT, Batches, RunLimits, argument, output_path
+from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.search_flags import SearchFlags
@@ -16,15 +16,16 @@ from keras_bahdanau_cli.terminal import (
     standard_input,
     standard_stream,
 )
-from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.ray.bulk import translate_folder
-from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translator import Translator
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translator
+
 
 _WHOLE_FILE = "1/1"
 _LINES_PER_UPDATE = 64  # of the progress bar, when lines are streamed
@@ -86,7 +87,7 @@ class TranslateOptions:
 
 def translate(
     job: TranslateOptions,
-    batches: Batches,
+    batches: BatchSizes,
     limits: RunLimits,
     output_format: OutputFormat,
     search: SearchFlags,
@@ -138,8 +139,11 @@ def translate(
         raise ArtifactError(f"{failures} lines have no translation.")
 
 
-def _open(job: TranslateOptions, limits: RunLimits) -> Translator:
+def _open(job: TranslateOptions, limits: RunLimits) -> "Translator":
     """Open the artifact."""
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import Translator
+
     parallel_batches = available_cores() if job.parallel_batches is None else job.parallel_batches
     return Translator(
         artifact_folder(job.artifact), parallel_batches=parallel_batches, **asdict(limits)
@@ -147,7 +151,7 @@ def _open(job: TranslateOptions, limits: RunLimits) -> Translator:
 
 
 def _translate_stream(
-    translator: Translator,
+    translator: "Translator",
     source: Source,
     output_format: OutputFormat,
     options: dict[str, Any],
@@ -186,8 +190,10 @@ def _translate_stream(
     return failures
 
 
-def _translate_file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
+def _translate_file(translator: "Translator", source: Source, output: Path, **options: Any) -> int:
     """Translate a file into another one; return the number of failures."""
+    from keras_bahdanau_runtime.bulk.file import translate_file
+
     try:
         with ProgressBar() as progress:
             return translate_file(
@@ -201,6 +207,8 @@ def _translate_file(translator: Translator, source: Source, output: Path, **opti
 def _translate_folder(
     artifact: str, source: Path | None, output: Path | None, **options: Any
 ) -> None:
+    from keras_bahdanau_runtime.ray.bulk import translate_folder
+
     if source is None or output is None:
         raise argument_error(
             ("source", "output"), "be folders for the engine ray", received=f"{source} and {output}"

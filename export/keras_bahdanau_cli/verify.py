@@ -10,7 +10,6 @@ from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import text_source
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.option_fields import check_options, option
-from keras_bahdanau_runtime.session import CPU, CUDA, check_providers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +39,7 @@ def verify(options: VerifyOptions) -> None:
     Example:
         keras-bahdanau verify artifact run --source dev.en
     """
+    from keras_bahdanau_runtime.session import CPU, CUDA, check_providers
     from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, read_side
 
     providers = {"cpu": CPU, "cuda": CUDA}.get(options.provider, options.provider)

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 
 import click.testing
 import pytest
@@ -92,3 +94,12 @@ def test_version():
     assert finished.returncode == 0
     assert finished.stdout == f"keras-bahdanau {keras_bahdanau.__version__}\n"
     assert keras_bahdanau.__version__ == keras_bahdanau_runtime.__version__
+
+
+def test_help_pages_need_no_large_package():
+    code = (
+        "import sys; from keras_bahdanau_cli.app import app; app.load_commands(); "
+        "print({'keras', 'numpy', 'onnxruntime', 'pydantic', 'starlette'} & {*sys.modules})"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert finished.stdout.strip() == "set()", finished.stderr

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
-from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
-from keras_bahdanau_runtime.translation import Translation
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translation import Translation
 
 ALIGNMENTS = ("pharaoh", "json")
 _SPACE = "▁"  # in a list of tokens, as in SentencePiece
@@ -31,6 +32,7 @@ class OutputFormat:
 
     Example:
 
+    >>> from keras_bahdanau_runtime import Translation
     >>> translation = Translation("ein Mann", -0.5, ["ein", " Mann", "</s>"], [], None)
     >>> OutputFormat(scores=True, tokens=True).lines(0, [translation])
     ['0 ||| ein Mann ||| -0.500000 ||| ein ▁Mann </s>']
@@ -63,7 +65,7 @@ class OutputFormat:
         """Whether a row is only the text of the best translation."""
         return not (self.n_best or self.scores or self.tokens or self.alignments or self.as_json)
 
-    def lines(self, row: int, translations: Sequence[Translation]) -> list[str]:
+    def lines(self, row: int, translations: "Sequence[Translation]") -> list[str]:
         """Return the lines for a row, without line breaks.
 
         A failed row has a blank line in plain text, none in an n-best list, and an "error" in JSON.
@@ -80,14 +82,14 @@ class OutputFormat:
             return []
         return [self._line(row, translation) for translation in translations]
 
-    def value(self, translations: Sequence[Translation]) -> dict[str, Any]:
+    def value(self, translations: "Sequence[Translation]") -> dict[str, Any]:
         """Return the translations of a row as JSON values."""
         error = translations[0].error
         if error is not None:
             return {"translations": [], "error": error}
         return {"translations": list(map(self._fields, translations)), "error": None}
 
-    def _fields(self, translation: Translation) -> dict[str, Any]:
+    def _fields(self, translation: "Translation") -> dict[str, Any]:
         fields = {
             "text": translation.text,
             "score": translation.score,
@@ -96,15 +98,17 @@ class OutputFormat:
         }
         return fields | ({"alignment": self._alignment(translation)} if self.alignments else {})
 
-    def _alignment(self, translation: Translation) -> Any:
+    def _alignment(self, translation: "Translation") -> Any:
         weights = translation.alignment
         if weights is None or not weights.size:
             return "" if self.alignments == "pharaoh" else []
+        from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+
         if self.alignments == "pharaoh":
             return to_pharaoh(text_links(weights, translation.source_tokens, translation.tokens))
         return [[round(float(weight), 6) for weight in row] for row in weights]
 
-    def _line(self, row: int, translation: Translation) -> str:
+    def _line(self, row: int, translation: "Translation") -> str:
         columns = [str(row), one_line(translation.text)]
         if self.scores or self.n_best:
             columns.append(f"{translation.score:.6f}")

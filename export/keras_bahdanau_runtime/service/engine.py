@@ -22,13 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.bodies import BodyMemory
 from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
 from keras_bahdanau_runtime.service.settings import Limits
 from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
