@@ -4,6 +4,7 @@
 |---|---|
 | `generate: namespace MODULE [NAME ...]` | The names of `MODULE.__all__`, or those in the list |
 | `generate: shortcuts MODULE` | A table of the names that other namespaces document |
+| `generate: options MODULE.CLASS` | A table of the fields of an option class that are flags |
 | `generate: settings` | A table of the settings of a search that a call may change |
 | `generate: commands` | Every command with its options |
 | `generate: example` | The first Python block of README.md |
@@ -85,6 +86,7 @@ def _generate(kind: str, *arguments: str) -> str:
     generators = {
         "namespace": _namespace,
         "shortcuts": _shortcuts,
+        "options": _options,
         "settings": _settings,
         "commands": _commands,
         "example": _example,
@@ -110,6 +112,18 @@ def _shortcuts(module: str) -> Iterator[str]:
     yield from _table(
         _DOCUMENTED[id(value)] for value in objects.values() if not isinstance(value, ModuleType)
     )
+
+
+def _options(name: str) -> Iterator[str]:
+    """Yield a table of the fields of an option class that are arguments or flags of commands."""
+    yield "{.names}"
+    yield "| field | default | flag | |"
+    yield "|---|---|---|---|"
+    for option in dataclasses.fields(_resolve(name)):
+        if "help" in option.metadata:
+            flags = option.metadata.get("flags", f"--{option.name.replace('_', '-')}")
+            text = _plain(option.metadata["help"])
+            yield f"| `{option.name}` | `{option.default!r}` | `{flags}` | {text} |"
 
 
 def _settings() -> Iterator[str]:

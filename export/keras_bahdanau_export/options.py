@@ -22,24 +22,18 @@ class ExportOptions:
     flag for each option with a help text, and reads these options from a file with `--config`.
 
     Args:
-        format: "onnx", "tf_saved_model", or a list of both.
         search: The search in the graph; `BeamSearch()` if `None`.
-        max_length: Maximum number of tokens of a hypothesis, an int.
-        max_source_length: Maximum number of source tokens that the runtime accepts, an int; `None`
-            for no limit.
         tokenizer: A `Tokenizer`; `None` for the one attached to the model, `False` for none. An
             artifact without a tokenizer accepts only ids.
         texts: Source sentences to compare on, in addition to random ids; they need a tokenizer.
         references: One reference translation for each of `texts`, to measure the BLEU that a
             reduced precision or a shortlist costs.
-        stepwise: Whether to also write `encoder.onnx` and `step.onnx`, for decoding token by token.
         captured: Whether to also write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`: the
             search split at its loop, so that CUDA can record one step as a CUDA graph and replay
             it.
         precision: Number format of the weights: "float32", "float16" (for GPUs; on a CPU it only
             makes the file smaller) or "int8" (for CPUs). The float32 graph is compared with Keras
             first, then the reduced graph with the float32 graph.
-        max_bleu_loss: Maximum loss of BLEU on `texts` by the precision, and by the shortlist.
         imports: Names of modules that register custom layers, which the TensorFlow process imports
             before it loads the model. It finds the modules of the model's own layers without this.
         input_names: For a model without a search, a name for each graph input, in the order of
