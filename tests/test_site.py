@@ -14,6 +14,7 @@ from keras_bahdanau_runtime.service import messages
 from keras_bahdanau_runtime.service.errors import KINDS
 from keras_bahdanau_runtime.service.http import create_app
 from keras_bahdanau_runtime.service.settings import Limits, Settings
+from keras_bahdanau_runtime.text.parallel import TextFormat
 
 REFERENCE = ROOT / "docs" / "reference"
 COMMENT = re.compile(r"^<!-- generate: (\w+) ?(.*) -->$", re.M)
@@ -169,6 +170,16 @@ def test_all_options_of_a_graph_are_listed():
 def test_docstrings_are_converted(docstring, expected):
     to_rst = importlib.import_module("docstrings").to_rst
     assert "\n".join(to_rst(docstring.split("\n"), {"Layer": "a.Layer"})) == expected
+
+
+def test_fields_with_a_help_text_are_arguments():
+    with_options = importlib.import_module("docstrings").with_options
+    lines = with_options(["Format.", "", "Raises:", "    ValueError: Wrong."], TextFormat)
+    assert lines[3] == "Args:" and lines.index("Raises:") == len(lines) - 2
+    assert "    encoding: Encoding of the text files." in lines
+    documented = ["Args:", "    encoding: Name of an encoding."]
+    assert len(with_options(documented, TextFormat)) == len(documented) + 3
+    assert with_options(["A page."], str) == ["A page."]
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ class _Group(NamedTuple):
         values = dict[str, Any]()
         for field in self.fields:
             source, value = context.get_parameter_source(field.name), context.params[field.name]
-            if source is not None and source.name in _EXPLICIT and value is not None:
-                is_list, per_unit = item_type(field)[1], field.metadata.get("per_unit")
-                values[field.name] = list(value) if is_list else value
-                if per_unit is not None:
-                    values[field.name] = value / per_unit
+            if source is None or source.name not in _EXPLICIT or value is None:
+                continue
+            _, is_list = item_type(field)
+            per_unit = field.metadata.get("per_unit")
+            values[field.name] = list(value) if is_list else value / per_unit if per_unit else value
         return self.options(**values)
 
 

@@ -770,8 +770,8 @@ MUTATIONS = (
     Mutation(
         "values-of-a-file-are-ignored",
         "keras_bahdanau_cli:_Group.read",
-        "source.name in _EXPLICIT",
-        "source.name == 'COMMANDLINE'",
+        "source.name not in _EXPLICIT",
+        "source.name != 'COMMANDLINE'",
         "commands/test_early_checks.py",
     ),
     Mutation(
