@@ -130,8 +130,11 @@ def help_record(command: click.Command, parameter: Any, context: Any) -> tuple[s
 def type_name(option: Field[Any]) -> str:
     """Return the name of the type of an option, such as "<int>"."""
     kind, _ = item_type(option)
-    limit = " range" if "minimum" in option.metadata else ""
-    return str(option.metadata.get("metavar", f"<{kind.__name__.lower()}{limit}>"))
+    if "metavar" in option.metadata:
+        return str(option.metadata["metavar"])
+    if "values" in option.metadata:
+        return f"<{'|'.join(option.metadata['values'])}>"
+    return f"<{kind.__name__.lower()}{' range' if 'minimum' in option.metadata else ''}>"
 
 
 def _option_panels(command: click.Command, context: Any) -> dict[str, Group]:

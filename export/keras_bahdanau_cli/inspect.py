@@ -13,7 +13,7 @@ from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.terminal import plain
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
-from keras_bahdanau_runtime.option_fields import check_options, option
+from keras_bahdanau_runtime.option_fields import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,8 @@ class InspectOptions:
     provider: str | None = option(
         None,
         "Also list the operators that this provider leaves to the CPU, and why.",
-        choices=("cuda",),
-        metavar="<cuda>",
+        values=("cuda",),
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 def inspect(options: InspectOptions) -> None:

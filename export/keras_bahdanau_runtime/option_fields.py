@@ -27,7 +27,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
             - `type`: type of the flag, if it differs from that of the field.
             - `positional`: whether it is an argument instead of a flag.
             - `metavar`: name of the value on the help page, if it is not the type.
-            - `minimum`: smallest value of the flag.
+            - `minimum`: smallest value of the flag, and `values`: all of its values; the command
+              line accepts no others.
             - `per_unit`: number by which the value of the flag is divided.
             - `choices`: allowed values, and `limits`: arguments of `check_range`; `checked_value`
               checks them.
