@@ -24,6 +24,7 @@ WITHOUT_KERAS = frozenset(
         "data.blocks",
         "data.corpus",
         "data.filters",
+        "data.options",
         "data.preparation",
         "launcher",
         "model_defaults",

@@ -4,13 +4,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
+
+# Many modules need only the checks without arrays, and numpy takes a third of a command's start.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 def check_positive(**numbers: Any) -> None:
@@ -188,8 +190,10 @@ def checked_stream(
     return checked()
 
 
-def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
+def checked_array(name: str, value: "ArrayLike") -> "NDArray[Any]":
     """Return the value as an array; raise a `ValueError` if its rows differ in length."""
+    import numpy as np
+
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -199,8 +203,8 @@ def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
 
 
 def checked_ids(
-    name: str, value: ArrayLike, vocabulary: int, max_length: int | None
-) -> NDArray[np.int32]:
+    name: str, value: "ArrayLike", vocabulary: int, max_length: int | None
+) -> "NDArray[np.int32]":
     """Return ids as an int32 array `(B, T)`.
 
     Raises:
@@ -212,6 +216,8 @@ def checked_ids(
     >>> checked_ids("source", [[5, 3], [3, 0]], vocabulary=10, max_length=None).shape
     (2, 2)
     """
+    import numpy as np
+
     array = checked_array(name, value)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
         raise argument_error(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.option_fields import option
 
 _INT32_MAX = 2**31 - 1
 _LONGEST = 2**20  # tokens of an output
@@ -58,8 +59,8 @@ def _setting(
         on_page: Whether the web pages have a field for it.
     """
     help = f"{meaning[0].upper()}{meaning[1:]}."
-    metadata = {"range": Range(kind, low, high), "meaning": meaning, "on_page": on_page}
-    return field(default=None, metadata={**metadata, "help": help, "panel": "Search"})
+    allowed = Range(kind, low, high)
+    return option(None, help, range=allowed, meaning=meaning, on_page=on_page, panel="Search")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,3 +217,37 @@ def check_setting(
     check_range(
         name, value, kind, lowest if low is None else low, highest if high is None else high
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSearch:
+    """Settings of the beam search that an artifact contains.
+
+    Raises:
+        ValueError: A setting is outside its range.
+
+    Example:
+
+    >>> ExportedSearch(beam_size=3).length_penalty
+    (1.0,)
+    """
+
+    beam_size: int = option(5, "Beam size of the search; 1 is greedy.", panel="Search")
+    length_penalty: tuple[float, ...] = option(
+        (1.0,),
+        "Exponent of the GNMT length penalty, 1 by default. If repeated, the one with the best "
+        "BLEU on --source and --reference is used.",
+        panel="Search",
+    )
+    max_length_ratio: float | None = option(
+        None,
+        "Maximum number of output tokens per source token; no limit by default.",
+        panel="Search",
+    )
+
+    def __post_init__(self) -> None:
+        check_setting("beam_size", self.beam_size)
+        for penalty in self.length_penalty:
+            check_setting("length_penalty", penalty)
+        if self.max_length_ratio is not None:
+            check_setting("max_length_ratio", self.max_length_ratio)

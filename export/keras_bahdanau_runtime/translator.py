@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
@@ -57,8 +58,6 @@ from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
-    BATCH_SIZE,
-    BATCH_TOKENS,
     Alternative,
     Outputs,
     Translation,

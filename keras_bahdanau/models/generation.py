@@ -15,6 +15,7 @@ from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau.shapes import check_shape
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -30,7 +31,7 @@ from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-from keras_bahdanau_runtime.translation import BATCH_TOKENS, translate_texts
+from keras_bahdanau_runtime.translation import translate_texts
 
 # Arguments of `keras.Model.export` that `export` does not accept, with the reason.
 _UNSUPPORTED_EXPORT_ARGUMENTS = {

@@ -10,12 +10,12 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.shapes import check_shape
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import check_range, checked_array
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 _MIN_WEIGHT = 0.1  # smaller attention weights are no links
 _READ_ERRORS = (  # that NumPy raises for a wrong file

@@ -27,9 +27,10 @@ from keras_bahdanau.run_folder import (
     TEXTS_FILE,
 )
 from keras_bahdanau.training.initial import InitialModel
-from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
@@ -253,13 +254,12 @@ def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
             texts.sources,
             texts.targets,
             output / CORPUS_FOLDER,
-            tokenizer or _given_tokenizer(options, output),
+            tokenizer or _given_tokenizer(options, output) or options.tokenizer,
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
             text_format=text_format,
-            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 
 

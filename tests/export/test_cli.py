@@ -512,7 +512,7 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
     [
         ("keras", "keras_bahdanau.layers", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau.layers", 'pip install "keras-bahdanau[jax]"'),
-        ("typer", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
+        ("click", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
 def test_a_missing_package_names_its_pip_command(missing, module, hint):
@@ -528,7 +528,7 @@ def test_a_missing_package_names_its_pip_command(missing, module, hint):
 
 
 @pytest.mark.parametrize(
-    ("missing", "extra"), [("typer", "cli"), ("rich", "cli"), ("keras", "tensorflow")]
+    ("missing", "extra"), [("click", "cli"), ("rich", "cli"), ("keras", "tensorflow")]
 )
 def test_command_without_a_package_prints_one_line(files, tmp_path, missing, extra):
     program = (

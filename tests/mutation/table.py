@@ -720,9 +720,9 @@ MUTATIONS = (
     ),
     Mutation(
         "milliseconds-are-taken-for-seconds",
-        "keras_bahdanau_cli:serve",
-        "max_wait / 1000",
-        "max_wait",
+        "keras_bahdanau_cli:_Group.read",
+        "value / per_unit",
+        "value",
         "service/test_process.py",
     ),
     Mutation(
@@ -790,9 +790,9 @@ MUTATIONS = (
     ),
     Mutation(
         "values-of-a-file-are-ignored",
-        "keras_bahdanau_cli:explicit_values",
-        "('COMMANDLINE', 'DEFAULT_MAP')",
-        "('COMMANDLINE',)",
+        "keras_bahdanau_cli:_Group.read",
+        "source.name not in _EXPLICIT",
+        "source.name != 'COMMANDLINE'",
         "commands/test_early_checks.py",
     ),
     Mutation(
@@ -1413,11 +1413,25 @@ MUTATIONS = (
         "runtime/test_scoring.py runtime/test_operators.py",
     ),
     Mutation(
-        "flag-for-the-largest-beam-is-ignored",
+        "flags-of-the-limits-are-ignored",
         "keras_bahdanau_cli:serve",
-        "max_beam_size",
-        "None",
+        "Settings(artifact_folders(served.artifacts), limits=limits, **settings)",
+        "Settings(artifact_folders(served.artifacts), **settings)",
         "service/test_process.py",
+    ),
+    Mutation(
+        "ctrl-c-is-another-error",
+        "keras_bahdanau_cli:run",
+        "sys.exit(130)",
+        "sys.exit(1)",
+        "commands/test_ctrl_c.py",
+    ),
+    Mutation(
+        "kinds-of-pieces-are-files",
+        "keras_bahdanau:prepare",
+        "None if tokenizer in KINDS else Tokenizer.load(tokenizer)",
+        "Tokenizer.load(tokenizer)",
+        "runtime/test_prepare.py",
     ),
     Mutation(
         "links-of-a-hub-cache-may-leave-it",
@@ -1529,7 +1543,7 @@ MUTATIONS = (
     ),
     Mutation(
         "yaml-aliases-expand-without-limit",
-        "keras_bahdanau:_check_expanded_size.size_of",
+        "keras_bahdanau_runtime:_check_expanded_size.size_of",
         "size_or_none > _MAX_FILE_SIZE",
         "False",
         "library/training/test_run.py",

@@ -25,9 +25,9 @@ from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.service import engine, graph_model, models, protocol, schemas
 from keras_bahdanau_runtime.service import http as http_module
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.graph_model import GraphModel
+from keras_bahdanau_runtime.service.settings import Limits
 
 LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}

@@ -19,8 +19,8 @@ from tritonclient.utils import InferenceServerException
 from keras_bahdanau_runtime import SearchOptions, Tokenizer
 from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.service import models
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.schemas import TranslateRequest, parse_request
+from keras_bahdanau_runtime.service.settings import Limits
 
 LIMITS = Limits(characters=60, tokens=30, texts=4)
 TEXT = "a man on a bike"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import SearchOptions
@@ -22,7 +21,7 @@ SETTINGS = {
 }
 FLAGS = {
     name: {flag for parameter in command.params for flag in parameter.opts}
-    for name, command in typer.main.get_command(app).commands.items()
+    for name, command in app.load_commands().items()
 }
 DTYPES = {int: "int32", float: "float32"}
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
@@ -34,7 +35,6 @@ from keras_bahdanau_runtime.files import (
 )
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import check_count
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")

@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.pictures.page import translator_page
 from keras_bahdanau_runtime.request import get_parameter
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection, Server
-from keras_bahdanau_runtime.service.engine import Engine, Limits
+from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import (
     KINDS,
     STOPPING,
@@ -61,6 +61,7 @@ from keras_bahdanau_runtime.service.schemas import (
     TranslateResponse,
     parse_request,
 )
+from keras_bahdanau_runtime.service.settings import Limits
 from keras_bahdanau_runtime.translation import Translation
 
 # `wbits` arguments of zlib for gzip, zlib and raw deflate data.

@@ -9,10 +9,10 @@ from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.request import NO_OPTIONS, TranslationRequest, unknown_argument
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.search_settings import SearchSettings
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, argument_errors, refuse
 from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES
 from keras_bahdanau_runtime.service.protocol import parse_object
+from keras_bahdanau_runtime.service.settings import Limits
 
 
 def _check_encodable(text: str) -> str:
