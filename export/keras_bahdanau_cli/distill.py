@@ -8,7 +8,6 @@ from typing import Annotated
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import DISTILLED_FOLDER
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import RunTexts, check_run_folder
 from keras_bahdanau_cli.arguments import argument
 from keras_bahdanau_cli.flags import Values, Without
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
@@ -66,6 +65,7 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
+    from keras_bahdanau.training.start import RunTexts, check_run_folder
     from keras_bahdanau_runtime.bulk.distillation import (
         SOURCE_FILE,
         TARGET_FILE,
