@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from keras_bahdanau_runtime.errors import argument_error, require
 
@@ -38,6 +36,11 @@ class Comparison:
     def edits(self) -> list[Edit]:
         """The insertions, deletions and substitutions that turn the reference into the output."""
         return [edit for edit in self.alignment if edit.expected != edit.received]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the output is equal to the reference."""
+        return self.output == self.reference
 
     @property
     def length(self) -> int:
@@ -116,11 +119,10 @@ def error_rates(comparisons: Sequence[Comparison]) -> dict[str, float]:
         the edits of all outputs, divided by the symbols of their references. Each is between 0 and
         100, but `ser` is larger if outputs are longer than their references.
     """
-    exact, edits, symbols = _counts(comparisons)
-    return {
-        "exact": 100 * float(exact.mean()),
-        "ser": 100 * float(edits.sum() / max(symbols.sum(), 1)),
-    }
+    edits = sum(len(comparison.edits) for comparison in comparisons)
+    symbols = sum(comparison.length for comparison in comparisons)
+    exact = sum(comparison.is_exact for comparison in comparisons)
+    return {"exact": 100 * exact / len(comparisons), "ser": 100 * edits / max(symbols, 1)}
 
 
 def error_intervals(
@@ -136,7 +138,11 @@ def error_intervals(
     Returns:
         The lower and upper limit in percent, by the names of `error_rates`.
     """
-    exact, edits, symbols = _counts(comparisons)
+    import numpy as np  # a command imports this module for its help page
+
+    exact = np.array([comparison.is_exact for comparison in comparisons])
+    edits = np.array([len(comparison.edits) for comparison in comparisons])
+    symbols = np.array([comparison.length for comparison in comparisons])
     rng = np.random.default_rng(seed)
     values: dict[str, list[float]] = {"exact": [], "ser": []}
     for _ in range(samples):
@@ -145,15 +151,6 @@ def error_intervals(
         values["ser"].append(edits[rows].sum() / max(symbols[rows].sum(), 1))
     limits = {name: np.percentile(numbers, [2.5, 97.5]) for name, numbers in values.items()}
     return {name: (100 * float(low), 100 * float(high)) for name, (low, high) in limits.items()}
-
-
-def _counts(comparisons: Sequence[Comparison]) -> tuple[Any, Any, Any]:
-    """Return arrays of bool, int and int: whether an output is exact, its edits, its symbols."""
-    return (
-        np.array([comparison.output == comparison.reference for comparison in comparisons]),
-        np.array([len(comparison.edits) for comparison in comparisons]),
-        np.array([comparison.length for comparison in comparisons]),
-    )
 
 
 def confusions(comparisons: Iterable[Comparison]) -> Counter[Edit]:
