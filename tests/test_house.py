@@ -28,6 +28,7 @@ from documented_names import (
 )
 
 from keras_bahdanau import backend
+from keras_bahdanau_runtime.text.scores import MEASURES
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
@@ -308,7 +309,7 @@ DOCUMENTS = [
     *(path for name in ("docs", "examples", "export") for path in (ROOT / name).rglob("*.md")),
     ROOT / "benchmarks" / "README.md",
 ]
-# Options and identifiers of other programs and libraries.
+# Options and identifiers of other programs and libraries, and names in logs.
 OTHER_OPTIONS = {"--durations", "--logdir", *script_options()}
 OTHER_IDENTIFIERS = {
     "DescriptorProto",
@@ -324,6 +325,7 @@ OTHER_IDENTIFIERS = {
     "name_1",
     "name_2",
     "steps_per_epoch",
+    *(f"val_{name}" for name in MEASURES),
 }
 
 
