@@ -20,6 +20,12 @@ DEMO := docs/_build/extra/demo
 # The tools of `make dist` have their own environment, because they have many dependencies.
 DIST_VENV := build/venv
 DIST_READY := $(DIST_VENV)/.ready
+# The tests of Ray and Triton, too: Ray has 40 more dependencies, and Triton needs numpy 1.
+TEST_TOOLS := pytest pytest-xdist hypothesis "onnx<1.18"
+PACKAGES_ray := ".[ray,cli]" $(TEST_TOOLS)
+PACKAGES_triton := ".[runtime]" nvidia-pytriton $(TEST_TOOLS)
+TESTS_ray := tests/runtime/test_ray_files.py tests/service/test_ray_serve.py tests/hostile/test_ray.py
+TESTS_triton := tests/service/test_triton_server.py
 BACKENDS := torch tensorflow jax
 WORKERS ?= 2
 # Test files run in the order of the folders below, so the slowest ones start first.
@@ -52,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help quickstart test test-all test-quick test-soak lint bench dist docs docs-serve \
-	notebooks web clean $(BACKENDS:%=test-%)
+	notebooks web clean $(BACKENDS:%=test-%) test-ray test-triton
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -75,7 +81,8 @@ test: lint ## Run lint, all tests on torch, and backend-dependent tests on Tenso
 
 test-all: ## Run all tests on every backend, with more attacks and corrupted artifacts
 	@MUTATIONS=$${MUTATIONS:-2000} REPLACEMENTS=$${REPLACEMENTS:-20} REQUESTS=$${REQUESTS:-1000} \
-		CLIENTS=$${CLIENTS:-500} $(MAKE) --no-print-directory test ALL=1
+		CLIENTS=$${CLIENTS:-500} $(MAKE) --no-print-directory test ALL=1; status=$$?; \
+	$(MAKE) --no-print-directory test-ray test-triton && exit $$status
 
 # MUTATIONS=200000 makes a longer run.
 test-soak: $(TEST_READY) ## Stress test: 20,000 corrupted artifacts, 50 killed runs, 2,000 clients
@@ -88,6 +95,10 @@ test-quick: $(TEST_READY) ## Run the core tests on torch, in under a minute
 
 $(BACKENDS:%=test-%): test-%: $(TEST_READY)
 	KERAS_BACKEND=$* $(PYTEST) $(TESTS_$*)
+
+test-ray test-triton: test-%: # skipped if the packages cannot be installed
+	@$(MAKE) --no-print-directory build/$*/.ready || echo "$*: not installed, its tests are skipped"
+	@test ! -e build/$*/.ready || build/$*/bin/python -m pytest $(TESTS_$*)
 
 lint: $(TEST_READY) ## Check style and types with ruff and mypy
 	$(BIN)/ruff check .
@@ -163,4 +174,10 @@ $(WEB_READY): export/keras_bahdanau_runtime/site/writer.py | $(BIN)/pip
 $(DIST_READY): constraints.txt
 	@$(PYTHON) -m venv $(DIST_VENV)
 	@$(DIST_VENV)/bin/python -m pip install --quiet build twine -c constraints.txt
+	@touch $@
+
+build/%/.ready: pyproject.toml
+	@echo "Installing what the tests of $* need into build/$* (once, 1 to 2 minutes)"
+	@$(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip install --quiet --prefer-binary --no-compile $(PACKAGES_$*)
 	@touch $@

@@ -8,7 +8,7 @@ that it skips and exits with 0. It takes less than 10 minutes and prints:
 
 - parity: the hypotheses on the GPU against the CPU, for the artifacts of FOLDER and every ARTIFACT;
 - milliseconds of a search (256 units, V = 8,000, beam 5, 30 steps) at batch 1, 8, 32 and 256 in
-  float32 and float16, with the loop in the graph and with its step captured, interleaved;
+  float32 and float16, with and without CUDA graphs, interleaved;
 - the same search of the Keras model on JAX and PyTorch, if they are installed;
 - sentences per second for FILE with the first ARTIFACT;
 - GPU memory in use, and the slowest operators of one search.
@@ -45,7 +45,7 @@ def export_all(folder):
             folder / precision,
             search=search,
             max_length=STEPS,
-            captured=True,
+            cuda_graphs=True,
             precision=precision,
         )
 
@@ -63,7 +63,7 @@ def compare_with_cpu(path, provider):
     """Return a line that compares an artifact's hypotheses on a provider with those on the CPU."""
     from keras_bahdanau_runtime import Translator
 
-    translators = Translator(path, provider), Translator(path, CPU, loop="graph")
+    translators = Translator(path, provider), Translator(path, CPU, cuda_graphs=False)
     size = translators[0].manifest.vocabulary["source"]
     ids = np.random.default_rng(1).integers(min(4, size - 1), size, (8, 12)).astype("int32")
     ids[:, -1] = 3
@@ -107,7 +107,7 @@ def slowest_operators(path, provider):
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
     requested = list(dict.fromkeys([provider, CPU]))
-    providers = resolve_providers(requested, onnxruntime.get_available_providers(), capture=False)
+    providers = resolve_providers(requested, onnxruntime.get_available_providers())
     session = onnxruntime.InferenceSession(path / "model.onnx", options, providers=providers)
     runs = 2
     for _ in range(runs):
@@ -129,9 +129,9 @@ def run_all(folder, artifacts, text, provider):
     for path in (*exported, *artifacts):
         print(f"parity {path.name}: {compare_with_cpu(path, provider)}", flush=True)
     translators = {
-        f"{path.name} {loop}": Translator(path, provider, loop=loop)
+        f"{path.name} {name}": Translator(path, provider, cuda_graphs=name == "CUDA graphs")
         for path in exported
-        for loop in ("graph", "captured")
+        for name in ("one graph", "CUDA graphs")
     }
     print(f"\nms of a search, beam {BEAM}, {STEPS} steps, median (best)")
     for batch in BATCHES:
@@ -140,7 +140,7 @@ def run_all(folder, artifacts, text, provider):
             for name, translator in translators.items()
         }
         for name, (median, best) in milliseconds(calls).items():
-            print(f"batch {batch:3} {name:18} {median:8.1f} ({best:.1f})", flush=True)
+            print(f"batch {batch:3} {name:20} {median:8.1f} ({best:.1f})", flush=True)
     print(f"GPU memory in use: {used_memory()} MB")
     for backend in ("jax", "torch"):
         try:

@@ -27,6 +27,7 @@ WITHOUT_KERAS = frozenset(
         "data.options",
         "data.preparation",
         "launcher",
+        "model_defaults",
         "plot",
         "run_folder",
         "schedules",

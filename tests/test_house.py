@@ -61,7 +61,7 @@ FLOORS = [
 SEAMS = {
     "keras_bahdanau_export.cuda": "keras_bahdanau_export.graph.writer",
     "keras_bahdanau_export.triton": "keras_bahdanau_cli.export",
-    "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
+    "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.translator",
     "keras_bahdanau_runtime.ray": "keras_bahdanau_cli.translate",
 }
 

@@ -65,7 +65,7 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
-    from keras_bahdanau.training.start import check_run_folder
+    from keras_bahdanau.training.start import RunTexts, check_run_folder
     from keras_bahdanau_runtime.bulk.distillation import (
         SOURCE_FILE,
         TARGET_FILE,
@@ -99,7 +99,7 @@ def distill(
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",
         )
-    check_run_folder(options, output, resume)
+    check_run_folder(options, output, resume, RunTexts(options, output))
     translator = Translator(artifact_folder(teaching.teacher), parallel_batches=available_cores())
     try:
         with ProgressBar() as progress:

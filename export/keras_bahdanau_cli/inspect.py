@@ -54,7 +54,8 @@ def inspect(options: InspectOptions) -> None:
         row = f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}..."
         table.add_row(plain(name), plain(row))
     sections = {
-        name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
+        "search": manifest.search.document,
+        **{name: getattr(manifest, name) for name in ("vocabulary", "packages", "parity")},
     }
     for name, values in {**sections, **manifest.other}.items():
         if isinstance(values, dict):

@@ -51,7 +51,7 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
 
     check_keras()
     processes = launched_rank()
-    with start_run(options, output, resume, rank=processes[0]) as held_out:
+    with start_run(options, output, resume, rank=processes[0]) as texts:
         import_keras()
         from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import run_training
@@ -61,4 +61,4 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
                 "The Keras backend must be the one whose launcher started this process, torch for "
                 f"torchrun. Received: another one, for {processes[1]} processes"
             )
-        return run_training(options, output, held_out, console=console)
+        return run_training(options, output, texts, console=console)

@@ -28,9 +28,9 @@ class ExportOptions:
         texts: Source sentences to compare on, in addition to random ids; they need a tokenizer.
         references: One reference translation for each of `texts`, to measure the BLEU that a
             reduced precision or a shortlist costs.
-        captured: Whether to also write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`: the
-            search split at its loop, so that CUDA can record one step as a CUDA graph and replay
-            it.
+        stepwise: Whether to also write `encoder.onnx` and `step.onnx`, for decoding token by token.
+        cuda_graphs: Whether to also write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`:
+            the search split at its loop, so that a GPU runs each step as a CUDA graph.
         precision: Number format of the weights: "float32", "float16" (for GPUs; on a CPU it only
             makes the file smaller) or "int8" (for CPUs). The float32 graph is compared with Keras
             first, then the reduced graph with the float32 graph.
@@ -77,9 +77,9 @@ class ExportOptions:
     stepwise: bool = option(
         False, "Also write encoder.onnx and step.onnx, for decoding token by token.", panel="Output"
     )
-    captured: bool = option(
+    cuda_graphs: bool = option(
         False,
-        "Also write the search as three graphs that a GPU can replay (CUDA graphs).",
+        "Also write the search split at its loop, for CUDA graphs on a GPU.",
         panel="Output",
     )
     precision: str = option(
@@ -101,7 +101,7 @@ class ExportOptions:
     model_card: ModelCard | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stepwise", "captured"):
+        for name in ("stepwise", "cuda_graphs"):
             value = getattr(self, name)
             if type(value) is not bool:
                 raise argument_error(name, "be a bool", value)
@@ -125,9 +125,9 @@ class ExportOptions:
         check_setting("max_length", self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
-        if self.captured and "onnx" not in self.formats:
+        if self.cuda_graphs and "onnx" not in self.formats:
             raise argument_error(
-                "captured", "be False if no ONNX graph is written", received="True"
+                "cuda_graphs", "be False if no ONNX graph is written", received="True"
             )
         if not isinstance(self.model_card, ModelCard | None):
             raise argument_error("model_card", "be a ModelCard or None", self.model_card)

@@ -11,13 +11,17 @@ from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, checked_texts
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError, argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.search import checked_noise
 from keras_bahdanau_runtime.session import CPU, open_graph
-from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SCORE_FILE, SHORTLIST_FILE
+from keras_bahdanau_runtime.signature import (
+    CUDA_GRAPH_FILES,
+    MODEL_FILE,
+    SCORE_FILE,
+    SHORTLIST_FILE,
+)
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts
 from keras_bahdanau_runtime.translator import Translator
@@ -154,10 +158,10 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         ArtifactError: As `Translator` raises it for the artifact.
     """
     manifest, model = read_manifest(path), to_float32(model)
-    check_range("count", count, int, 0 if manifest.search else 1)
+    check_range("count", count, int, 0 if manifest.search.document else 1)
     check_range("seed", seed, int, 0)
     is_reduced = "precision" in manifest.other
-    if not manifest.search:
+    if not manifest.search.document:
         if len(texts):
             raise argument_error(
                 "texts",
@@ -168,14 +172,14 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         result = compare_calls(model, session, examples=count, seed=seed)
         tolerance = call_tolerance(model)
     else:
-        result = _compare_search(model, manifest, texts, count, seed, providers, not is_reduced)
+        result = _compare_search(model, manifest, texts, count, seed, providers)
         tolerance = _TOLERANCE
     if not is_reduced:
         result.enforce(tolerance)
     return result
 
 
-def _compare_search(model, manifest, texts, count, seed, providers, check_loops):
+def _compare_search(model, manifest, texts, count, seed, providers):
     """Compare the search of an artifact with the model's; arguments as for `verify`."""
     if not isinstance(model, GenerationMixin):
         raise argument_error(
@@ -183,19 +187,20 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
             "be the model that the artifact was exported from, which has a search",
             received=f"a {type(model).__name__}",
         )
-    settings = dict(manifest.search)
+    settings = dict(manifest.search.document)
     max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
     try:
         search = search_classes()[name].from_config(settings)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the settings of a search that is imported. "
-            f"Received: {manifest.search!r:.200}"
+            f"Received: {manifest.search.document!r:.200}"
         ) from error
-    translator = Translator(manifest.folder, providers, loop="graph")
+    translator = Translator(manifest.folder, providers, cuda_graphs=False)
     limit = manifest.max_source_length
     sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-    encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
+    texts = checked_texts("texts", texts)
+    encoded = encode_texts(texts, translator.require_tokenizer()) if texts else []
     sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
     if not sources:
         raise argument_error(
@@ -206,12 +211,12 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
     shortlist = None
     if SHORTLIST_FILE in manifest.files:
         shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
-    result = compare(model, translator, sources, search, max_length, shortlist)
-    # In int8 the loop's results differ: quantization ranges depend on the whole batch, and the
-    # single step pads its batch differently.
-    if set(BEAM_FILES) <= set(manifest.files) and check_loops:
-        compare_loops(translator, sources, providers)
-    return result
+    arguments = sources, search, max_length, shortlist
+    # Not in int8: quantization ranges depend on the whole batch, which CUDA graphs pad.
+    if set(CUDA_GRAPH_FILES) <= set(manifest.files) and "precision" not in manifest.other:
+        steps = Translator(manifest.folder, providers, cuda_graphs=True)
+        compare(model, steps, *arguments).enforce()
+    return compare(model, translator, *arguments)
 
 
 def compare(model, translator, sources, search, max_length, shortlist=None, batch_size=32):
@@ -303,29 +308,6 @@ def as_targets(tokens):
     A search that may choose `PAD` gives hypotheses with padding between their ids.
     """
     return pad([[token for token in row if token != PAD] or [EOS] for row in tokens.tolist()])
-
-
-def compare_loops(translator, sources, providers=CPU):
-    """Raise `ParityError` unless the search driven step by step equals the search in one graph.
-
-    Args:
-        translator: A `Translator` of the whole graph.
-        sources: Lists of source ids.
-        providers: Execution providers, as for `Translator`.
-    """
-    manifest = translator.manifest
-    stepwise = Translator(manifest.folder, providers, loop="captured")
-    for i in range(0, len(sources), 8):
-        batch = pad(sources[i : i + 8])
-        # Drawn here, so that both use the same numbers even if the search has no seed.
-        noise = checked_noise(None, manifest.search, len(batch)) if manifest.is_sampling() else None
-        ours, theirs = (engine.search(batch, noise=noise) for engine in (translator, stepwise))
-        different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
-        if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
-            raise ParityError(
-                "The search step by step must return what its whole graph returns. Received: other "
-                f"{' and '.join(different) or 'scores'} for sources {i} to {i + len(batch) - 1}"
-            )
 
 
 def random_sources(vocabulary_size, max_length, count=16, seed=0):

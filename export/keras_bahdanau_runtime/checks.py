@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
@@ -115,8 +115,12 @@ def unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return document
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str, constants: bool = True) -> Any:
     """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        constants: Whether it may contain NaN, Infinity and -Infinity, which are not JSON.
 
     Raises:
         ValueError: The text is not JSON, a key occurs twice in an object, objects are nested too
@@ -129,9 +133,19 @@ def parse_json(text: str | bytes) -> Any:
     ValueError: the key 'a' occurs 2 times
     """
     try:
-        return json.loads(text, object_pairs_hook=unique_keys)
+        return _DECODERS[constants].decode(text)
     except RecursionError as error:
         raise ValueError("JSON with too many levels") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is not a JSON number")
+
+
+_DECODERS = {
+    True: json.JSONDecoder(object_pairs_hook=unique_keys),
+    False: json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse_constant),
+}
 
 
 def check_text(name: str, text: Any) -> None:

@@ -97,7 +97,7 @@ class Scorer:
     @property
     def max_target_length(self) -> int | None:
         """Largest number of target tokens, the `max_length` of the search; `None` for no limit."""
-        limit = self._manifest.search.get("max_length")
+        limit = self._manifest.search.max_length
         return None if limit is None else int(limit)
 
     def score(

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import checked_array
-from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,
     RunError,
-    UnsupportedArtifactError,
     argument_error,
 )
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.session import Providers, device_of, may_use_cuda, open_graph, run
-from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, TRANSLATE, Signature
+from keras_bahdanau_runtime.search_settings import ManifestSearch
+from keras_bahdanau_runtime.session import Providers, device_of, open_graph, run
+from keras_bahdanau_runtime.signature import MODEL_FILE, TRANSLATE, Signature
 
 logger = logging.getLogger("keras_bahdanau_runtime")
-
-LOOPS = ("auto", "graph", "captured")
 
 
 class GraphSearch:
@@ -52,60 +49,37 @@ class GraphSearch:
         megabytes: float | None = None,
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
-        self._timeout = timeout
+        self._manifest, self._timeout = manifest, timeout
         signature = manifest.search_signature or TRANSLATE
         check_signature(self.session, signature, manifest.folder / MODEL_FILE)
+        precision = manifest.other.get("precision")
+        is_float16 = isinstance(precision, dict) and precision.get("precision") == "float16"
+        if is_float16 and device_of(self.session)[0] == "cpu":
+            logger.warning(
+                "%s: float16 is for GPUs. It runs on the CPU, which computes in float32.",
+                manifest.folder,
+            )
 
     def run(
-        self, inputs: Mapping[str, NDArray[Any]], shrink: bool = False
-    ) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Run the search like `CapturedSearch.run`, without padding."""
+        self, inputs: Mapping[str, NDArray[Any]], alignments: bool = True, shrink: bool = False
+    ) -> dict[str, NDArray[Any]]:
+        """Run the search.
+
+        Args:
+            inputs: Inputs and options of the search, arrays by name.
+            alignments: Whether to return "alignments".
+            shrink: As for `session.run`.
+
+        Returns:
+            The outputs of `TRANSLATE`, arrays by name.
+
+        Raises:
+            LimitError: The search exceeded `timeout` or the available memory.
+            RunError: The search failed for another reason, or its outputs are invalid.
+        """
         names = [tensor.name for tensor in TRANSLATE.outputs]
         outputs = run(self.session, inputs, names, timeout=self._timeout, shrink=shrink)
-        return outputs, inputs["source"].shape
-
-
-Search = GraphSearch | CapturedSearch
-
-
-def open_search(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> Search:
-    """Open the search of an artifact.
-
-    Args:
-        manifest: Manifest of the artifact.
-        loop: As for `Translator`.
-        providers: As for `Translator`.
-        *limits: The other arguments of `GraphSearch`.
-
-    Raises:
-        ValueError: `loop` is unknown.
-        UnsupportedArtifactError: The artifact has no such graphs, or CUDA cannot record the step.
-    """
-    if loop not in LOOPS:
-        raise argument_error("loop", f"be one of {LOOPS}", loop)
-    search = _open(manifest, loop, providers, *limits)
-    precision = manifest.other.get("precision")
-    is_float16 = isinstance(precision, dict) and precision.get("precision") == "float16"
-    if is_float16 and device_of(search.session)[0] == "cpu":
-        logger.warning(
-            "%s: float16 is for GPUs. It runs on the CPU, which computes in float32.",
-            manifest.folder,
-        )
-    return search
-
-
-def _open(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> Search:
-    if loop == "captured":
-        return CapturedSearch(manifest, providers, *limits)
-    if loop == "auto" and set(BEAM_FILES) <= set(manifest.files) and may_use_cuda(providers):
-        try:
-            captured = CapturedSearch(manifest, providers, *limits)
-            if device_of(captured.session)[0] == "cuda":
-                return captured
-            logger.info("The loop runs as one graph, because CUDA did not start.")
-        except UnsupportedArtifactError as error:
-            logger.warning("The loop runs as one graph: %s", error)
-    return GraphSearch(manifest, providers, *limits)
+        return checked_outputs(outputs, inputs["source"].shape, self._manifest, alignments)
 
 
 def check_signature(session: Any, signature: Signature, path: Path) -> None:
@@ -125,7 +99,7 @@ def check_signature(session: Any, signature: Signature, path: Path) -> None:
 
 
 def checked_outputs(
-    outputs: Mapping[str, Any], source: tuple[int, ...], vocabulary: int, names: Sequence[str]
+    outputs: Mapping[str, Any], source: tuple[int, ...], manifest: Manifest, alignments: bool
 ) -> dict[str, NDArray[Any]]:
     """Return outputs of a search as arrays after checking shapes and ranges.
 
@@ -134,8 +108,8 @@ def checked_outputs(
     Args:
         outputs: All outputs of `TRANSLATE`, `OrtValue`s by name.
         source: Shape `(B, Tx)` of the source ids.
-        vocabulary: Number of target ids.
-        names: Outputs to return; "tokens" and "lengths" must be among them.
+        manifest: Manifest of the artifact.
+        alignments: Whether to return "alignments".
 
     Raises:
         RunError: Shapes, tokens or lengths are not those of a search.
@@ -154,7 +128,9 @@ def checked_outputs(
             f"The graph must return hypotheses for {rows} sources of {width} ids. "
             f"Received: {shapes}"
         )
+    names = [name for name in outputs if alignments or name != "alignments"]
     arrays = {name: outputs[name].numpy() for name in names}
+    vocabulary = manifest.vocabulary.get("target", 2**31)
     for name, largest in (("tokens", vocabulary - 1), ("lengths", steps)):
         # Viewed as unsigned ints, negative values are the largest.
         if arrays[name].view(np.uint32).max(initial=0) > largest:
@@ -167,7 +143,7 @@ def checked_outputs(
 
 def checked_noise(
     noise: ArrayLike | None,
-    search: Mapping[str, Any],
+    search: ManifestSearch,
     rows: int,
     megabytes: float | None = None,
 ) -> NDArray[np.float32]:
@@ -183,14 +159,14 @@ def checked_noise(
         ValueError: `noise` has another shape or dtype, or numbers outside [0, 1).
         LimitError: The numbers of an untrusted artifact exceed `megabytes` or the memory.
     """
-    shape = (rows, search["n"], search["max_length"])
+    shape = (rows, search.num_hypotheses, search.max_steps)
     if noise is None:
         size = 4 * math.prod(shape) / 2**20
         too_large = f"The search needs {size:.0f} MB of random numbers, shape {shape}: too many."
         if megabytes is not None and size > megabytes:
             raise LimitError(too_large)
         try:
-            return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+            return np.random.default_rng(search.seed).random(shape, dtype=np.float32)
         except MemoryError as error:
             raise LimitError(too_large) from error
     array = checked_array("noise", noise)

@@ -29,7 +29,6 @@ from keras_bahdanau_runtime.errors import (
     argument_error,
     require,
 )
-from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import (
     check_onnx_file,
@@ -53,14 +52,6 @@ _SHAPE_OPERATORS = frozenset(
     "Add Cast Concat Div Equal Gather Max Min Mod Mul Range ReduceProd Shape Size Slice Squeeze "
     "Sub Unsqueeze Where".split()
 )
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(bool)": np.bool_,
-}
 # How long an idle thread waits actively for work before it sleeps. Waiting threads take time from
 # batches that run at the same time: with two of two threads on two cores, 20 to 100 us cost 10 % of
 # the throughput of one thread each, 200 us and more 25 %. One batch alone needs at least 50 us.
@@ -72,8 +63,6 @@ _MAX_ARENA_BYTES = 2**62
 _BOUNDED_SINCE = (1, 27)
 # Largest result of constant folding: bytes, and a multiple of the size of the graph.
 _FOLDED_BYTES, _FOLDED_RATIO = 2**24, 32
-MAX_CUDA_GRAPH_SHAPES = 32  # source shapes whose recorded steps are kept
-_CUDA_GRAPH_LENGTHS = 16  # source lengths of recorded steps are multiples of this
 
 
 def available_cores() -> int:
@@ -87,14 +76,13 @@ def available_cores() -> int:
 
 
 def resolve_providers(
-    providers: Providers, available: Sequence[str], capture: bool
+    providers: Providers, available: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the providers and options to request from onnxruntime.
 
     Args:
         providers: As for `Translator`.
         available: Names of the providers that onnxruntime has.
-        capture: As for `open_graph`.
 
     Raises:
         ValueError: `providers` is neither "auto" nor a selection from `available`.
@@ -106,8 +94,9 @@ def resolve_providers(
         chosen.append((CPU, {}))
     if not chosen or not {name for name, _ in chosen} <= set(available):
         raise argument_error("providers", f"be 'auto' or a selection from {available}", providers)
-    defaults = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
-    return [(name, defaults | options if name == CUDA else options) for name, options in chosen]
+    return [
+        (name, {"use_tf32": "0"} | options if name == CUDA else options) for name, options in chosen
+    ]
 
 
 def _provider_options(providers: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -135,24 +124,21 @@ def with_tf32(providers: Providers, enabled: bool) -> Providers:
     """
     if type(enabled) is not bool:
         raise argument_error("tf32", "be a bool", enabled)
-    if not enabled:
-        return providers
+    return with_cuda_options(providers, use_tf32="1") if enabled else providers
+
+
+def with_cuda_options(providers: Providers, **options: str) -> Providers:
+    """Return the providers with these options of CUDA."""
     return [
-        (name, {**options, "use_tf32": "1"} if name in (AUTO, CUDA) else options)
-        for name, options in _provider_options(providers)
+        (name, own | options if name in (AUTO, CUDA) else own)
+        for name, own in _provider_options(providers)
     ]
 
 
 def check_providers(providers: Providers) -> None:
     """Raise a `ValueError` unless onnxruntime has these providers."""
     available = require("onnxruntime", extra="runtime").get_available_providers()
-    resolve_providers(providers, available, capture=False)
-
-
-def may_use_cuda(providers: Providers) -> bool:
-    """Return whether a session for these providers tries CUDA first."""
-    available = require("onnxruntime", extra="runtime").get_available_providers()
-    return resolve_providers(providers, available, capture=False)[0][0] == CUDA
+    resolve_providers(providers, available)
 
 
 # Opening a graph.
@@ -164,7 +150,6 @@ def open_graph(
     providers: Providers,
     threads: int | None,
     megabytes: float | None = None,
-    capture: bool = False,
 ) -> Any:
     """Open a graph of an artifact after verifying its bytes.
 
@@ -174,7 +159,6 @@ def open_graph(
         providers: As for `Translator`.
         threads: As for `Translator`.
         megabytes: As for `Translator`.
-        capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
 
     Returns:
         An `onnxruntime.InferenceSession`.
@@ -187,7 +171,7 @@ def open_graph(
     """
     contents, weights = read_graph(manifest, name)
     path = manifest.folder / name
-    return open_session(contents, path, providers, threads, weights, megabytes, capture)
+    return open_session(contents, path, providers, threads, weights, megabytes)
 
 
 def read_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
@@ -220,7 +204,6 @@ def open_session(
     threads: int | None,
     weights: Mapping[str, bytes] | None = None,
     megabytes: float | None = None,
-    capture: bool = False,
 ) -> Any:
     """Open a graph with onnxruntime.
 
@@ -231,7 +214,6 @@ def open_session(
         threads: As for `Translator`.
         weights: Bytes of the files with the graph's weights, by file name.
         megabytes: As for `Translator`.
-        capture: As for `open_graph`.
 
     Returns:
         An `onnxruntime.InferenceSession`.
@@ -243,7 +225,7 @@ def open_session(
     """
     onnxruntime = require("onnxruntime", extra="runtime")
     available = onnxruntime.get_available_providers()
-    chosen = resolve_providers(providers, available, capture)
+    chosen = resolve_providers(providers, available)
     names = [name for name, _ in chosen]
     options = onnxruntime.SessionOptions()
     # Errors are raised. The log is needed only for the reason why a provider does not start.
@@ -432,31 +414,6 @@ def device_of(session: Any) -> tuple[str, int]:
     return "cuda", int(session.get_provider_options()[provider].get("device_id", 0))
 
 
-def empty_like(value: Any, session: Any) -> Any:
-    """Return an uninitialized `OrtValue` like `value` on the device of a session."""
-    return empty(value.shape(), _DTYPES[value.data_type()], session)
-
-
-def empty(shape: Sequence[int], dtype: Any, session: Any) -> Any:
-    """Return an uninitialized `OrtValue` of a NumPy dtype on the device of a session."""
-    create = require("onnxruntime", extra="runtime").OrtValue.ortvalue_from_shape_and_type
-    return create(shape, dtype, *device_of(session))
-
-
-def pad_for_cuda_graph(source: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Pad `source` `(B, Tx)` int32 to a multiple of 16 tokens.
-
-    CUDA records one graph for each shape, with its own buffers, so there must be few shapes.
-
-    Example:
-
-    >>> pad_for_cuda_graph(np.ones((2, 17), np.int32)).shape
-    (2, 32)
-    """
-    padding = -source.shape[1] % _CUDA_GRAPH_LENGTHS
-    return np.pad(source, ((0, 0), (0, padding)), constant_values=PAD)
-
-
 def run(
     session: Any,
     inputs: Mapping[str, NDArray[Any] | Any],
@@ -471,7 +428,7 @@ def run(
         session: Session of `open_session`.
         inputs: Arrays, or `OrtValue`s of another run, by name.
         outputs: Names; or `OrtValue`s to write to, by name.
-        graph_id: int. CUDA graph to record or replay, for a session opened with `capture`.
+        graph_id: int. CUDA graph to record or replay, for the provider option `enable_cuda_graph`.
         timeout: float, seconds. onnxruntime checks it before each operator, also inside loops, but
             does not interrupt an operator.
         shrink: Whether to return memory to the system after the run; otherwise onnxruntime keeps it

@@ -1,9 +1,7 @@
 """Decode token by token with `encoder.onnx` and `step.onnx`."""
 
 import functools
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +13,12 @@ from keras_bahdanau_runtime.errors import (
     RunError,
     UnsupportedArtifactError,
     argument_error,
-    require,
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.session import (
-    MAX_CUDA_GRAPH_SHAPES,
-    Providers,
-    device_of,
-    empty_like,
-    open_graph,
-    pad_for_cuda_graph,
-    run,
-)
+from keras_bahdanau_runtime.search_settings import ManifestSearch
+from keras_bahdanau_runtime.session import Providers, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
-
-logger = logging.getLogger("keras_bahdanau_runtime")
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, on the device of the session
 
@@ -45,21 +33,6 @@ _STEP_OUTPUTS = {
 _MAX_WORD_TOKENS = 8  # of an alternative, in languages without spaces between words
 
 
-@dataclass
-class _Buffers:
-    """Fixed buffers for the steps of one source shape; a recorded graph reuses the addresses."""
-
-    number: int
-    width: int  # of the latest source, before padding
-    encoded: Values  # outputs of the encoder
-    memory: Values
-    states: tuple[Values, Values]  # a step reads one and writes the other
-    tokens: Any
-    outputs: Values
-    current: int = 0  # index of the state after the latest step
-    latest: tuple[Values, Values] = ({}, {})  # the state and memory returned last
-
-
 class Stepper:
     """Decoder of an artifact that runs one step at a time.
 
@@ -71,11 +44,6 @@ class Stepper:
         providers: As for `Translator`.
         threads: int, threads of one operator. `None` for one: a step is too small to be shared. Two
             threads took 1.4 times as long (256 units, 8,000 tokens, one sentence).
-        fixed_buffers: bool. Whether all steps for one source shape use the same buffers. On CUDA
-            each shape's step is then recorded as a CUDA graph and replayed, which saves kernel
-            launches. Only the latest state after the latest `start` with that shape can then be
-            continued, by one thread. To limit the number of shapes, sources are padded to multiples
-            of 16 tokens, and the steps of at most 32 shapes are kept.
         timeout: As for `Translator`, for one step.
         megabytes: As for `Translator`.
 
@@ -96,12 +64,11 @@ class Stepper:
         manifest: Manifest,
         providers: Providers = "auto",
         threads: int | None = None,
-        fixed_buffers: bool = False,
         timeout: float | None = None,
         megabytes: float | None = None,
     ) -> None:
         check_limits(threads, timeout, megabytes)
-        self._settings = manifest, providers, threads, fixed_buffers, timeout, megabytes
+        self._settings = manifest, providers, threads, timeout, megabytes
         missing = [name for name in (ENCODER_FILE, STEP_FILE) if name not in manifest.files]
         if missing:
             raise UnsupportedArtifactError(
@@ -109,18 +76,13 @@ class Stepper:
             )
         threads = threads or 1
         self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads, megabytes)
-        self._open_step = functools.partial(
-            open_graph, manifest, STEP_FILE, providers, threads, megabytes, capture=fixed_buffers
-        )
-        self._step = self._open_step()
+        self._step = open_graph(manifest, STEP_FILE, providers, threads, megabytes)
         self._run = functools.partial(run, timeout=timeout)
         _check_graphs(self._encoder, self._step, manifest)
         self._manifest, self._vocabulary = manifest, manifest.vocabulary.get("target")
         # Values that a step does not read are not among its inputs.
         self._step_inputs = {value.name for value in self._step.get_inputs()}
         self._encoder_outputs = [value.name for value in self._encoder.get_outputs()]
-        self._fixed_buffers = fixed_buffers
-        self._buffers: dict[tuple[int, ...], _Buffers] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._settings
@@ -136,42 +98,11 @@ class Stepper:
         """
         vocabulary = self._manifest.vocabulary.get("source", 2**31)
         source = checked_ids("source", source, vocabulary, self._manifest.max_source_length)
-        width = source.shape[1]
-        source = pad_for_cuda_graph(source) if self._fixed_buffers else source
-        buffers = self._buffers.get(source.shape)
-        destination = buffers.encoded if buffers else self._encoder_outputs
-        encoded = self._run(self._encoder, {"source": source}, destination)
-        if buffers is None:
-            state = {name: value for name, value in encoded.items() if name.startswith("state_")}
-            _check_rows(state, len(source))
-            memory_names = self._step_inputs - set(state)
-            memory = {name: value for name, value in encoded.items() if name in memory_names}
-            if not self._fixed_buffers:
-                return state, memory
-            buffers = self._new_buffers(encoded, state, memory)
-            self._buffers[source.shape] = buffers
-        buffers.width, buffers.current = width, 0
-        buffers.latest = dict(buffers.states[0]), dict(buffers.memory)
-        return buffers.latest
-
-    def _new_buffers(self, encoded: Values, state: Values, memory: Values) -> _Buffers:
-        onnxruntime = require("onnxruntime", extra="runtime")
-        if len(self._buffers) == MAX_CUDA_GRAPH_SHAPES:
-            logger.info("Dropped the recorded steps of %d source shapes.", MAX_CUDA_GRAPH_SHAPES)
-            self._step, self._buffers = self._open_step(), {}
-        rows = next(iter(state.values())).shape()[0]
-        tokens = onnxruntime.OrtValue.ortvalue_from_numpy(
-            np.zeros(rows, np.int32), *device_of(self._step)
-        )
-        inputs = self._inputs(tokens, state, memory)
-        outputs = self._run(self._step, inputs, list(_STEP_OUTPUTS), graph_id=-1)  # not recorded
-        next_state = {name: empty_like(value, self._step) for name, value in state.items()}
-        states = state, next_state
-        return _Buffers(len(self._buffers), 0, encoded, memory, states, tokens, outputs)
-
-    def _inputs(self, tokens: Any, state: Values, memory: Values) -> Values:
-        state = {name: value for name, value in state.items() if name in self._step_inputs}
-        return {"tokens": tokens, **state, **memory}
+        encoded = self._run(self._encoder, {"source": source}, self._encoder_outputs)
+        state = {name: value for name, value in encoded.items() if name.startswith("state_")}
+        _check_rows(state, len(source))
+        names = self._step_inputs - set(state)
+        return state, {name: value for name, value in encoded.items() if name in names}
 
     def step(
         self, tokens: NDArray[np.int32], state: Values, memory: Values
@@ -183,19 +114,13 @@ class Stepper:
             attention weights `(B, Tx)`, and the state after the step.
 
         Raises:
-            ValueError: `tokens` are not ints, one for each row of `state`; or, with
-                `fixed_buffers`, `state` is not the state after the latest step.
+            ValueError: `tokens` are not ints, one for each row of `state`.
             RunError: onnxruntime could not run the graph, or its outputs are invalid.
             LimitError: The step exceeded `timeout` or `megabytes`.
         """
         outputs, next_state = self._advance(tokens, state, memory)
         log_probs, weights = self._log_probs(outputs, len(tokens))
-        buffers = self._buffers_of(memory)
-        return log_probs, weights if buffers is None else weights[:, : buffers.width], next_state
-
-    def _buffers_of(self, memory: Values) -> _Buffers | None:
-        """Return the buffers that contain `memory`, if it is the latest of its shape."""
-        return next((one for one in self._buffers.values() if memory is one.latest[1]), None)
+        return log_probs, weights, next_state
 
     def _advance(
         self, tokens: NDArray[np.int32], state: Values, memory: Values
@@ -210,29 +135,12 @@ class Stepper:
                 received=f"{tokens.dtype} of shape {tokens.shape}",
             )
         tokens = np.ascontiguousarray(tokens, np.int32)
-        if not self._fixed_buffers:
-            names = [*_STEP_OUTPUTS, *(f"next_{name}" for name in state)]
-            outputs = self._run(self._step, self._inputs(tokens, state, memory), names)
-            next_state = {name: outputs[f"next_{name}"] for name in state}
-            _check_rows(next_state, len(tokens))
-            return outputs, next_state
-        buffers = self._buffers_of(memory)
-        if buffers is None or state is not buffers.latest[0]:
-            raise argument_error(
-                ("state", "memory"),
-                "be those of the latest start or step",
-                received="others; without fixed_buffers=True any state can be continued.",
-            )
-        current = buffers.current
-        next_state = buffers.states[1 - current]
-        buffers.tokens.update_inplace(tokens)
-        renamed = {f"next_{name}": value for name, value in next_state.items()}
-        inputs = self._inputs(buffers.tokens, buffers.states[current], buffers.memory)
-        graph_id = 2 * buffers.number + current + 1
-        self._run(self._step, inputs, {**buffers.outputs, **renamed}, graph_id=graph_id)
-        # A new dict, so that the dict of an older state in the same buffers is refused.
-        buffers.current, buffers.latest = 1 - current, (dict(next_state), memory)
-        return buffers.outputs, buffers.latest[0]
+        names = [*_STEP_OUTPUTS, *(f"next_{name}" for name in state)]
+        read = {name: value for name, value in state.items() if name in self._step_inputs}
+        outputs = self._run(self._step, {"tokens": tokens, **read, **memory}, names)
+        next_state = {name: outputs[f"next_{name}"] for name in state}
+        _check_rows(next_state, len(tokens))
+        return outputs, next_state
 
     def _log_probs(
         self, outputs: Values, rows: int
@@ -250,7 +158,7 @@ class Stepper:
     def greedy(
         self,
         source: NDArray[np.int32],
-        search: Mapping[str, Any],
+        search: ManifestSearch,
         max_length: int,
         prefix: Sequence[int] = (),
         completions: Iterable[tuple[int, int]] = (),
@@ -287,7 +195,7 @@ class Stepper:
     def likeliest_words(
         self,
         source: NDArray[np.int32],
-        search: Mapping[str, Any],
+        search: ManifestSearch,
         prefix: Sequence[int],
         allowed: Collection[int] | None,
         count: int,
@@ -354,12 +262,12 @@ def _check_rows(state: Values, rows: int) -> None:
             )
 
 
-def _excluded_tokens(search: Mapping[str, Any], output: list[int]) -> set[int]:
+def _excluded_tokens(search: ManifestSearch, output: list[int]) -> set[int]:
     """Return the ids that the settings of a search exclude after the tokens `output`."""
-    excluded = set(search.get("forbidden") or ())
-    if len(output) + 1 < (search.get("min_length") or 0):
+    excluded = set(search.forbidden)
+    if len(output) + 1 < (search.min_length or 0):
         excluded.add(EOS)
-    n = search.get("no_repeat_ngram") or 0
+    n = search.no_repeat_ngram or 0
     if 0 < n <= len(output):
         prefix = output[len(output) - n + 1 :]
         starts = range(len(output) - n + 1)
@@ -367,23 +275,12 @@ def _excluded_tokens(search: Mapping[str, Any], output: list[int]) -> set[int]:
     return excluded
 
 
-def _best_allowed(
-    log_probs: NDArray[np.float32], search: Mapping[str, Any], output: list[int]
-) -> int:
+def _best_allowed(log_probs: NDArray[np.float32], search: ManifestSearch, output: list[int]) -> int:
     """Return the likeliest id that the settings of a search do not exclude after `output`."""
     scores = log_probs.copy()
     excluded = _excluded_tokens(search, output)
     scores[[index for index in excluded if index < len(scores)]] = -np.inf
     return int(scores.argmax())
-
-
-def max_output_length(search: Mapping[str, Any], source_length: int) -> int:
-    """Return the largest output length of a search with these settings, in tokens."""
-    max_length, ratio = int(search.get("max_length", 100)), search.get("max_length_ratio")
-    if ratio is None:
-        return max_length
-    limit = int(np.float32(ratio) * np.float32(source_length))  # float32 like the graph
-    return min(max_length, max(1, limit))
 
 
 def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ encode the texts -> sort by length -> search in batches -> decode hypotheses -> 
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -126,7 +126,7 @@ def translate_texts(
         raise argument_error("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     encoding_limit = None if keep and not truncate else max_source_length
-    texts, invalid = _replace_invalid(texts) if keep else (texts, {})
+    texts, invalid = _replace_invalid(texts) if keep else (checked_texts("texts", texts), {})
     encoded = encode_texts(texts, tokenizer, encoding_limit, truncate)
     results = [[] if ids else [empty_translation(alignments)] for ids in encoded]
     for index, reason in invalid.items():
@@ -229,12 +229,14 @@ def _search(
 
 
 def encode_texts(
-    texts: Iterable[str],
+    texts: Sequence[str],
     tokenizer: Tokenizer,
     max_source_length: int | None = None,
     truncate: bool = False,
 ) -> list[list[int]]:
     """Return the ids of texts, an empty list for a blank text; arguments as `translate_texts`.
+
+    `checked_texts` has checked the texts.
 
     Example:
 
@@ -242,7 +244,6 @@ def encode_texts(
     >>> [len(ids) for ids in encode_texts(["a", " "], tokenizer)]
     [2, 0]
     """
-    texts = checked_texts("texts", texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     encoded: list[list[int]] = [[] for _ in texts]
     encodings = tokenizer.encode_sources([texts[index] for index in filled])

@@ -21,6 +21,7 @@ from keras_bahdanau_runtime.checks import (
     checked_stream,
     checked_texts,
 )
+from keras_bahdanau_runtime.cuda.graphs import CudaGraphSearch, open_search
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
@@ -30,13 +31,7 @@ from keras_bahdanau_runtime.hub import download
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
 from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
-from keras_bahdanau_runtime.search import (
-    GraphSearch,
-    Search,
-    checked_noise,
-    checked_outputs,
-    open_search,
-)
+from keras_bahdanau_runtime.search import GraphSearch, checked_noise
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
     check_constraints,
@@ -45,6 +40,7 @@ from keras_bahdanau_runtime.search_options import (
     constraint_inputs,
     encode_constraints,
     forced_ids,
+    require_options,
     shortlist_room,
     spelled_ids,
     text_constraints,
@@ -55,10 +51,9 @@ from keras_bahdanau_runtime.signature import (
     NOISE,
     TOKENIZER_FILE,
     TRANSLATE,
-    max_batch_size,
     weights_file,
 )
-from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -96,15 +91,15 @@ class Translator:
         parallel_batches: int, batches of one call that run at the same time; with `threads=None`
             they share the cores. One for each core is fastest for many texts on a CPU, and needs
             the memory of as many batches.
-        loop: Where the loop of a search runs: "graph" in `model.onnx` itself; "captured" in this
-            class, with the graphs of an artifact exported with `captured=True`, whose steps CUDA
-            records and replays, one search at a time; "auto" is "captured" on CUDA if possible.
+        cuda_graphs: bool, whether to run each step of a search as a CUDA graph, one search at a
+            time. The artifact must be exported with `cuda_graphs=True`. `None` for yes if the
+            artifact has the graphs and runs on CUDA.
         tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Otherwise
             it multiplies in float32.
 
     Raises:
         ValueError: `path` is not a folder, a provider is not available or does not open the graph,
-            `loop` is unknown, `tf32` is not a bool, or `threads`, `timeout`, `megabytes` or
+            `cuda_graphs` or `tf32` is not a bool, or `threads`, `timeout`, `megabytes` or
             `parallel_batches` is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: The artifact has a newer format, has no `model.onnx`, or one with
@@ -127,20 +122,18 @@ class Translator:
         timeout: float | None = None,
         megabytes: float | None = None,
         parallel_batches: int = 1,
-        loop: str = "auto",
+        cuda_graphs: bool | None = None,
         tf32: bool = False,
     ) -> None:
         check_positive(parallel_batches=parallel_batches)
         check_limits(threads, timeout, megabytes)
         self._providers, self._threads = with_tf32(providers, tf32), threads
         self._timeout, self._megabytes = timeout, megabytes
-        self._parallel_batches, self._loop = parallel_batches, loop
+        self._parallel_batches, self._cuda_graphs = parallel_batches, cuda_graphs
         self._stepper: Stepper | None = None
         self._stepper_lock = threading.Lock()
         self._scorer: Scorer | None = None
         self._scorer_lock = threading.Lock()
-        self._whole_search: GraphSearch | None = None
-        self._whole_search_lock = threading.Lock()
         read_unreplaced(path, self._open)
 
     @classmethod
@@ -175,7 +168,7 @@ class Translator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._threads, self._timeout, self._megabytes, self._parallel_batches
-        return type(self), (str(self.manifest.folder), self._providers, *limits, self._loop)
+        return type(self), (str(self.manifest.folder), self._providers, *limits, self._cuda_graphs)
 
     def _open(self, manifest: Manifest) -> None:
         """Verify every file once, and open the graphs and the tokenizer from the same bytes."""
@@ -190,7 +183,7 @@ class Translator:
                 f"{folder}: the manifest has no vocabulary size for 'source'."
             )
         self._is_sampling = manifest.is_sampling()
-        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search):
+        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search.document):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many random numbers the search needs."
             )
@@ -202,8 +195,8 @@ class Translator:
         if TOKENIZER_FILE in manifest.files:
             self.tokenizer = load_tokenizer(manifest)
 
-    def _open_search(self) -> Search:
-        return open_search(self.manifest, self._loop, self._providers, *self._limits())
+    def _open_search(self) -> GraphSearch | CudaGraphSearch:
+        return open_search(self.manifest, self._cuda_graphs, self._providers, *self._limits())
 
     def _limits(self) -> tuple[int | None, float | None, float | None]:
         """Return the threads of one batch, `timeout` and `megabytes`."""
@@ -214,7 +207,7 @@ class Translator:
 
     @property
     def session(self) -> Any:
-        """The onnxruntime session of the search: of the whole graph, or of a captured step."""
+        """The onnxruntime session of the search: of the whole graph, or of a step."""
         return self._graph.session
 
     def with_threads(self, threads: int) -> "Translator":
@@ -231,7 +224,6 @@ class Translator:
         vars(other).update(vars(self), _threads=threads)
         other._stepper, other._stepper_lock = None, threading.Lock()
         other._scorer, other._scorer_lock = None, threading.Lock()
-        other._whole_search, other._whole_search_lock = None, threading.Lock()
         with expect_unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
@@ -338,15 +330,16 @@ class Translator:
         constraints = text_constraints(
             tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
-        check_constraints(constraints(None), self.manifest, 1)
+        require_options(self.manifest, constraint_inputs([constraints(None)]))
 
         def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
             rows = [constraints(index) for index in indices]
+            inputs = constraint_inputs(rows)
+            require_options(self.manifest, inputs)
             for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
                 limit = settings.output_limit(self.manifest, length)
                 check_constraints(row, self.manifest, limit, settings.beam_size)
-            inputs = settings.inputs() | constraint_inputs(rows)
-            return self.search(source, alignments, inputs=inputs)
+            return self.search(source, alignments, inputs=settings.inputs() | inputs)
 
         return translate_texts(
             texts,
@@ -451,8 +444,11 @@ class Translator:
         Raises:
             ValueError: As `translate`.
         """
-        limit = self.manifest.max_source_length
-        return [ids for ids in encode_texts(texts, self.require_tokenizer(), limit) if ids]
+        return [ids for ids in self._encode(checked_texts("texts", texts)) if ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of checked texts, an empty list for a blank text."""
+        return encode_texts(texts, self.require_tokenizer(), self.manifest.max_source_length)
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
@@ -478,7 +474,7 @@ class Translator:
         """
         vocabulary = self.manifest.vocabulary
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
-        max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
+        max_rows = self.manifest.search.max_batch_size(vocabulary.get("target", 1))
         if len(array) > max_rows:
             raise argument_error(
                 "source", f"have at most {max_rows} rows", received=str(len(array))
@@ -631,9 +627,9 @@ class Translator:
         ...     print(piece, end="", flush=True)
         """
         check_text("text", text)
-        [ids] = self.encode([text]) or [[]]  # a blank text has none
+        [ids] = self._encode([text])
         if max_length is None:
-            max_length = max_output_length(self.manifest.search, len(ids))
+            max_length = self.manifest.search.output_limit(len(ids))
         check_positive(max_length=max_length)
         start = encode_constraints(self.require_tokenizer(), prefix)
         check_prefix(start, max_length)
@@ -676,15 +672,15 @@ class Translator:
         check_text("text", text)
         check_text("prefix", prefix)
         check_positive(count=count)
-        source = self.encode([text])
-        if not source:
+        [ids] = self._encode([text])
+        if not ids:
             raise argument_error("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer(), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
         start = spelled_ids(tokenizer, "prefix", prefix)
-        limit = max_output_length(self.manifest.search, len(source[0]))
+        limit = self.manifest.search.output_limit(len(ids))
         if len(start) >= limit:
             raise argument_error(
                 "prefix",
@@ -692,7 +688,7 @@ class Translator:
                 received=str(len(start)),
             )
         words = self.open_stepper().likeliest_words(
-            np.array(source, np.int32),
+            np.array([ids], np.int32),
             self.manifest.search,
             start,
             allowed,
@@ -742,17 +738,6 @@ class Translator:
                     self._scorer = Scorer(self.manifest, self._providers, *self._limits())
             return self._scorer
 
-    def _open_whole_search(self) -> GraphSearch:
-        """Return the search as one graph; the graphs of a captured loop have no options."""
-        if isinstance(self._graph, GraphSearch):
-            return self._graph
-        with self._whole_search_lock:
-            if self._whole_search is None:
-                with expect_unreplaced(self.manifest):
-                    limits = self._limits()
-                    self._whole_search = GraphSearch(self.manifest, self._providers, *limits)
-            return self._whole_search
-
     def search(
         self,
         source: NDArray[np.int32],
@@ -789,16 +774,7 @@ class Translator:
             ]
             return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
         is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
-        graph = self._open_whole_search() if options else self._graph
-        outputs, shape = graph.run(inputs | options, shrink=is_large)
-        vocabulary = self.manifest.vocabulary.get("target", 2**31)
-        names = [name for name in outputs if alignments or name != "alignments"]
-        arrays = checked_outputs(outputs, shape, vocabulary, names)
-        rows, length = source.shape
-        unpadded = {name: array[:rows] for name, array in arrays.items()}
-        if alignments:
-            unpadded["alignments"] = unpadded["alignments"][..., :length]
-        return unpadded
+        return self._graph.run(inputs | options, alignments, shrink=is_large)
 
 
 def _ends_word(tokenizer: Tokenizer, word: Sequence[int], following: int) -> bool:

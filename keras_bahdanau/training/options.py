@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau.data.options import TokenizerOptions
+from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import check_option_names, option
@@ -30,8 +31,12 @@ FORMER_NAMES = {
 }
 
 
-def _model_option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return the field of an option that `init` determines, or else has this default."""
+_MODEL_DEFAULTS = {"model": "rnnsearch", **ARCHITECTURE}
+
+
+def _model_option(name: str, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has a default."""
+    default = _MODEL_DEFAULTS[name]
     default_text = str(default).lower() if isinstance(default, bool) else default
     help = f"{help} If absent: {default_text}, or as in --init."
     return option(None, help, model_default=default, **metadata)
@@ -126,7 +131,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         panel="Fine-tuning",
     )
     model: str | None = _model_option(
-        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+        "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
     target_tokenizer: Path | None = option(
         None,
@@ -135,10 +140,10 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         panel="Data",
     )
     units: int | None = _model_option(
-        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+        "units", "Width of each recurrence.", limits=_COUNT, panel="Model"
     )
     embedding_dim: int | None = _model_option(
-        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+        "embedding_dim", "Width of the embeddings.", limits=_COUNT, panel="Model"
     )
     source_embeddings: Path | None = option(
         None,
@@ -152,24 +157,24 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         panel="Model",
     )
     attention_units: int | None = _model_option(
-        256, "Width of the alignment model.", limits=_COUNT, panel="Model"
+        "attention_units", "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
     tie_embeddings: bool | None = _model_option(
-        True, "Use the target embedding as the output layer.", panel="Model"
+        "tie_embeddings", "Use the target embedding as the output layer.", panel="Model"
     )
     join_embeddings: bool | None = _model_option(
-        True,
+        "join_embeddings",
         "Let the decoder attend to the words' embeddings in addition to their annotations.",
         panel="Model",
     )
     encoder_layers: int | None = _model_option(
-        1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
+        "encoder_layers", "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
     )
     conditional: bool | None = _model_option(
-        True, "A second cell reads the context: the conditional GRU.", panel="Model"
+        "conditional", "A second cell reads the context: the conditional GRU.", panel="Model"
     )
     layer_normalization: bool | None = _model_option(
-        False, "Normalize the layers of the decoder's cells.", panel="Model"
+        "layer_normalization", "Normalize the layers of the decoder's cells.", panel="Model"
     )
     dropout: float | None = option(
         None,
@@ -191,7 +196,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         panel="Regularization",
     )
     encoder_dropout: float | None = _model_option(
-        0.0,
+        "encoder_dropout",
         "Dropout rate between the layers of the encoder.",
         limits=_SHARE,
         panel="Regularization",
@@ -467,7 +472,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        return self.dropouts_after((0.2, 0.3, 0.4))
+        return self.dropouts_after(DROPOUTS)
 
     def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
         """Return the three dropout rates of a model that has the rates `defaults` so far."""

@@ -63,7 +63,7 @@ MISTAKES = [
     ([*EXPORT, "--max-length", "0"], "`max_length` must be an int of at least 1"),
     ([*EXPORT, "--max-source-length", "0"], "`max_source_length` must be a positive integer"),
     ([*EXPORT, "--max-length-ratio", "0"], "`max_length_ratio` must be a number of at least 0.001"),
-    ([*EXPORT, "--format", "tf_saved_model", "--captured"], "`captured` must be False"),
+    ([*EXPORT, "--format", "tf_saved_model", "--cuda-graphs"], "`cuda_graphs` must be False"),
     ([*EXPORT, "--shortlist", "none"], "`shortlist` must be a file"),
     ([*EXPORT, "--config", "none.yaml"], "'none.yaml'"),
     ([*EXPORT, "--config", "export.json"], "`precision` must be one of .* Received: 'x'"),

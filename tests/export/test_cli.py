@@ -366,12 +366,12 @@ def test_export_writes_a_triton_repository_with_options_of_a_file_and_the_best_l
     translator = Translator(output)
     assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
     manifest = translator.manifest
-    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
+    assert (manifest.search.max_length, manifest.max_source_length) == (11, 30)
     assert "step.onnx" not in manifest.files
-    assert manifest.search["max_length_ratio"] == 0.9
+    assert manifest.search.max_length_ratio == 0.9
     bleu = {float(penalty): score for penalty, score in lines}
     assert list(bleu) == [0.6, 1.0, 1.5]
-    chosen = bleu[manifest.search["length_penalty"]]
+    chosen = bleu[manifest.search.length_penalty]
     assert float(chosen) == max(map(float, bleu.values()))
     by_artifact = command("evaluate", output, "dev.en", "dev.de")[1]
     assert by_artifact.startswith(f"BLEU {chosen} ")

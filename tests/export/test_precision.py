@@ -57,7 +57,7 @@ def artifact(request, model, tokenizer, tmp_path_factory):
         references=["ein Mann", "zwei Hunde", ""],
         precision=request.param,
         stepwise=True,
-        captured=True,
+        cuda_graphs=True,
     )
     return path, request.param
 
@@ -227,11 +227,11 @@ def test_no_weight_is_stored_twice_in_reduced_precision(artifact):
     weights = sum(len(t.raw_data) for t in onnx.load(path / "model.onnx").graph.initializer)
     assert sizes["score.onnx"] < weights / 4
     source = np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32")
-    captured, whole = (
-        Translator(path, "CPUExecutionProvider", loop=loop).translate_ids(source)["tokens"]
-        for loop in ("captured", "graph")
+    steps, whole = (
+        Translator(path, "CPUExecutionProvider", cuda_graphs=each).translate_ids(source)["tokens"]
+        for each in (True, False)
     )
-    np.testing.assert_array_equal(captured, whole)
+    np.testing.assert_array_equal(steps, whole)
     assert 0 < read_manifest(path).other["precision"]["log_prob_difference"] < 0.1
 
 

@@ -1,6 +1,6 @@
 """Translation of a folder on two Ray nodes, with lost workers, nodes and drivers.
 
-Skipped without the extra `ray`, which the tests do not install.
+Skipped without the extra `ray`, which `make test-ray` installs in an environment of its own.
 """
 
 import contextlib

@@ -100,10 +100,9 @@ def test_log_probabilities_of_another_shape_are_refused(tmp_path, odds, wrong):
         stepper.step(np.array([2], "int32"), state, memory)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-def test_invalid_ids_for_a_stepper_are_refused(tmp_path, fixed):
+def test_invalid_ids_for_a_stepper_are_refused(tmp_path):
     manifest = Translator(make(tmp_path / "a", steps=COPY_STEPS)).manifest
-    stepper = Stepper(manifest, "CPUExecutionProvider", None, fixed_buffers=fixed)
+    stepper = Stepper(manifest, "CPUExecutionProvider", None)
     for wrong, message in (
         (np.zeros((0, 3), "int32"), "must be a non-empty integer array"),
         ([[-5, 3]], "must hold ids from 0 to 289"),

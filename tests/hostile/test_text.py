@@ -79,9 +79,9 @@ def test_lines_are_read_as_they_were_written(texts):
 def test_text_longer_than_batch_tokens_is_run_alone(translator, monkeypatch):
     shapes, run = [], translator._graph.run
 
-    def run_and_record_shape(feeds, shrink):
+    def run_and_record_shape(feeds, *arguments, **options):
         shapes.append(feeds["source"].shape)
-        return run(feeds, shrink)
+        return run(feeds, *arguments, **options)
 
     monkeypatch.setattr(translator._graph, "run", run_and_record_shape)
     translator.translate([*["a man"] * 40, "a dog " * 500], batch_tokens=400)

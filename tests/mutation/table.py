@@ -343,10 +343,31 @@ MUTATIONS = (
         "library/models/test_shortlist.py",
     ),
     Mutation(
+        "one-row-fits-every-axis",
+        "keras_bahdanau:check_shape",
+        'axis.endswith("|1") and size == 1',
+        "size == 1",
+        "library/test_shapes.py library/search/test_search.py",
+    ),
+    Mutation(
+        "fit-shuffles-the-batches-of-a-dataset",
+        "keras_bahdanau:Seq2Seq.fit",
+        'arguments.setdefault("shuffle", False)',
+        'arguments.setdefault("shuffle", True)',
+        "library/models/test_seq2seq.py",
+    ),
+    Mutation(
+        "maxout-layer-is-as-wide-as-the-recurrence",
+        "keras_bahdanau:RNNSearch.from_tokenizer",
+        'arguments["embedding_dim"]',
+        'arguments["units"]',
+        "library/models/test_rnn_search.py",
+    ),
+    Mutation(
         "limits-of-sentences-are-reversed",
         "keras_bahdanau:Search._task",
-        "ops.reshape(limits, (batch, 1))",
-        "ops.reshape(ops.flip(limits), (batch, 1))",
+        "ops.reshape(inputs.limits, (batch, 1))",
+        "ops.reshape(ops.flip(inputs.limits), (batch, 1))",
         "library/search/test_search.py library/models/test_generation.py "
         "library/search/test_sampling.py",
     ),
@@ -515,9 +536,9 @@ MUTATIONS = (
     Mutation(
         "search-is-cut-at-the-first-loop",
         "keras_bahdanau_export:split_at_loop",
-        "nodes_of(model.graph, 'Loop')[-1]",
-        "nodes_of(model.graph, 'Loop')[0]",
-        "export/test_captured.py",
+        "nodes_of(graph, 'Loop')[-1]",
+        "nodes_of(graph, 'Loop')[0]",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "file-names-are-rendered-as-markup",
@@ -528,7 +549,7 @@ MUTATIONS = (
     ),
     Mutation(
         "texts-as-long-as-the-limit-are-left-out",
-        "keras_bahdanau_export:SearchJob._drop_long_texts",
+        "keras_bahdanau_export:SearchExporter._drop_long_texts",
         "len(ids) <= self.options.max_source_length",
         "len(ids) < self.options.max_source_length",
         "export/test_export_arguments.py export/test_precision.py",
@@ -538,7 +559,7 @@ MUTATIONS = (
         "keras_bahdanau_export:_convert_scatter_nd",
         "'add'",
         "'none'",
-        "export/test_onnx_graph.py export/test_captured.py export/passes/test_any_graph.py",
+        "export/test_onnx_graph.py export/test_cuda_graphs.py export/passes/test_any_graph.py",
     ),
     Mutation(
         "parity-ignores-nan-scores",
@@ -559,7 +580,7 @@ MUTATIONS = (
         "keras_bahdanau_export:remove_unused",
         "detach_inputs(removed)",
         "",
-        "export/test_captured.py",
+        "export/test_cuda_graphs.py",
     ),
     Mutation(
         "quotients-of-float-sizes-are-whole",
@@ -727,7 +748,7 @@ MUTATIONS = (
     ),
     Mutation(
         "resumed-file-forgets-earlier-failures",
-        "keras_bahdanau_runtime:_Job.run",
+        "keras_bahdanau_runtime:_FileTranslation.run",
         "position.failed + failed",
         "failed",
         "runtime/test_bulk.py",
@@ -790,7 +811,7 @@ MUTATIONS = (
     ),
     Mutation(
         "row-without-a-text-counts-as-translated",
-        "keras_bahdanau_runtime:_Job._translate",
+        "keras_bahdanau_runtime:_FileTranslation._translate",
         "dataclasses.replace(hypotheses[0], error=row.error)",
         "hypotheses[0]",
         "runtime/test_bulk.py",
@@ -980,10 +1001,24 @@ MUTATIONS = (
     ),
     Mutation(
         "json-values-are-not-limited",
-        "keras_bahdanau_runtime:parse_json",
+        "keras_bahdanau_runtime:parse_object",
         "values > _MAX_VALUES",
         "values > 2 ** 30",
         "service/test_protocol.py",
+    ),
+    Mutation(
+        "texts-of-tensors-are-not-limited",
+        "keras_bahdanau_runtime:TextModel._texts",
+        "self.engine.limits.check_texts(tensor.data.size)",
+        "pass",
+        "service/test_http.py",
+    ),
+    Mutation(
+        "setting-of-a-manifest-may-have-any-type",
+        "keras_bahdanau_runtime:_check_search",
+        "type(search[key]) not in (int, float)",
+        "False",
+        "service/test_search_settings.py",
     ),
     Mutation(
         "rows-of-graph-inputs-may-differ",
@@ -1029,7 +1064,7 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting-connections-are-reset-at-the-end",
-        "keras_bahdanau_runtime:_Server.shutdown",
+        "keras_bahdanau_runtime:Server.shutdown",
         "waiting.append(listener.accept()[0])",
         "listener.accept()[0].close()",
         "service/test_process.py",
@@ -1057,9 +1092,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the-last-of-two-json-keys-counts",
-        "keras_bahdanau_runtime.service.protocol:",
-        "unique_keys",
-        "dict",
+        "keras_bahdanau_runtime:unique_keys",
+        "len(document) < len(pairs)",
+        "False",
         "service/test_http.py service/test_protocol.py",
     ),
     Mutation(
@@ -1260,9 +1295,9 @@ MUTATIONS = (
     ),
     Mutation(
         "service-ignores-its-largest-beam",
-        "keras_bahdanau_runtime:TextModel._check_options",
-        "options.check(self.translator.manifest, self.max_beam_size)",
-        "options.check(self.translator.manifest)",
+        "keras_bahdanau_runtime:TextModel._check_request",
+        "self.max_beam_size",
+        "None",
         "service/test_options.py",
     ),
     Mutation(
@@ -1277,7 +1312,7 @@ MUTATIONS = (
         "keras_bahdanau_runtime:SearchSettings",
         "_setting(float, 1e-06, 1000000, 'temperature of sampling (more is more random)')",
         "_setting(float, 1e-60, 1000000, 'temperature of sampling (more is more random)')",
-        "runtime/test_search_options.py library/models/test_generation.py",
+        "service/test_search_settings.py library/models/test_generation.py",
     ),
     Mutation(
         "unknown-pieces-spell-a-phrase",
@@ -1330,9 +1365,9 @@ MUTATIONS = (
     ),
     Mutation(
         "n-best-may-exceed-the-requested-beam",
-        "keras_bahdanau_runtime:TextModel._translate",
-        "min(max_n_best, options.beam_size)",
-        "max(max_n_best, options.beam_size)",
+        "keras_bahdanau_runtime:TranslationRequest.check_n_best",
+        "min(num_returned, self.options.beam_size or num_returned)",
+        "max(num_returned, self.options.beam_size or num_returned)",
         "service/test_options.py",
     ),
     Mutation(

@@ -2,30 +2,38 @@
 
 import pytest
 
-from keras_bahdanau_runtime.session import CPU, CUDA, is_auto, resolve_providers, with_tf32
+from keras_bahdanau_runtime.session import (
+    CPU,
+    CUDA,
+    is_auto,
+    resolve_providers,
+    with_cuda_options,
+    with_tf32,
+)
 
 BOTH = [CUDA, CPU]
 
 
 @pytest.mark.parametrize(
-    "providers, capture, expected",
+    "providers, expected",
     [
-        ("auto", False, [(CUDA, {"use_tf32": "0"}), (CPU, {})]),
-        (CUDA, True, [(CUDA, {"use_tf32": "0", "enable_cuda_graph": "1"})]),
-        ([(CUDA, {"device_id": "1"}), CPU], False,
+        ("auto", [(CUDA, {"use_tf32": "0"}), (CPU, {})]),
+        ([(CUDA, {"device_id": "1"}), CPU],
          [(CUDA, {"use_tf32": "0", "device_id": "1"}), (CPU, {})]),
-        (with_tf32("auto", True), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
-        (with_tf32([CUDA, CPU], True), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
-        (CPU, True, [(CPU, {})]),
+        (with_tf32("auto", True), [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        (with_tf32([CUDA, CPU], True), [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        (with_cuda_options(with_tf32("auto", True), enable_cuda_graph="1"),
+         [(CUDA, {"use_tf32": "1", "enable_cuda_graph": "1"}), (CPU, {})]),
+        (with_cuda_options(CPU, enable_cuda_graph="1"), [(CPU, {})]),
     ],
 )  # fmt: skip
-def test_tf32_is_off_on_cuda_unless_requested(providers, capture, expected):
-    assert resolve_providers(providers, BOTH, capture) == expected
+def test_options_of_cuda_are_those_requested_and_tf32_is_off(providers, expected):
+    assert resolve_providers(providers, BOTH) == expected
 
 
 def test_auto_means_the_available_providers():
-    assert resolve_providers("auto", [CPU], capture=True) == [(CPU, {})]
-    assert resolve_providers(with_tf32("auto", True), [CPU], capture=False) == [(CPU, {})]
+    assert resolve_providers("auto", [CPU]) == [(CPU, {})]
+    assert resolve_providers(with_tf32("auto", True), [CPU]) == [(CPU, {})]
     assert is_auto("auto") and is_auto(with_tf32("auto", True))
     assert not is_auto([CUDA, CPU]) and not is_auto(with_tf32([CUDA, CPU], True))
 
@@ -33,7 +41,7 @@ def test_auto_means_the_available_providers():
 @pytest.mark.parametrize("value", [3, None, [], (CPU, {}), [(CPU, None)], [(CPU,)], [[CPU, {}]]])
 def test_invalid_providers_are_refused(value):
     with pytest.raises(ValueError, match="`providers` must be"):
-        resolve_providers(value, BOTH, capture=False)
+        resolve_providers(value, BOTH)
 
 
 def test_tf32_must_be_a_bool():
@@ -46,4 +54,4 @@ def test_unavailable_provider_is_refused():
     with pytest.raises(
         ValueError, match=r"`providers` must be 'auto' or a selection from .*'NoProvider'"
     ):
-        resolve_providers([CPU, "NoProvider"], BOTH, capture=False)
+        resolve_providers([CPU, "NoProvider"], BOTH)

@@ -26,8 +26,8 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.session import open_graph, run
-from keras_bahdanau_runtime.stepper import max_output_length
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 BOUNDED = (1, 27)  # the first version that bounds the memory of a session
@@ -297,7 +297,7 @@ def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path
         "timeout": 50,
         "megabytes": 500,
         "parallel_batches": 2,
-        "loop": "graph",
+        "cuda_graphs": False,
     }
     if VERSION < BOUNDED:
         settings["megabytes"] = None
@@ -315,17 +315,13 @@ def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path
 @pytest.mark.parametrize("how", COPIES)
 def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
     manifest = read_manifest(make(tmp_path / "artifact", steps=COPY_STEPS))
-    stepper = Stepper(manifest, "CPUExecutionProvider", fixed_buffers=True, timeout=50.0)
+    stepper = Stepper(manifest, "CPUExecutionProvider", timeout=50.0)
     source, tokens = np.array([[5, 6, 3]], np.int32), np.array([2], np.int32)
     expected, *_ = stepper.step(tokens, *stepper.start(source))
     other = COPIES[how](stepper)
     state, memory = other.start(source)
     log_probs, *_ = other.step(tokens, state, memory)
     np.testing.assert_array_equal(log_probs, expected)
-    with pytest.raises(
-        ValueError, match="fixed_buffers=True"
-    ):  # a state that a step has used already
-        other.step(tokens, state, memory)
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -477,5 +473,5 @@ def test_missing_package_error_has_the_pip_command(artifact, monkeypatch, packag
 
 
 def test_length_ratio_is_computed_in_float32_like_in_the_graph():
-    settings = {"max_length": 100, "max_length_ratio": 0.29}
-    assert max_output_length(settings, 100) == int(np.float32(0.29) * np.float32(100)) == 29
+    search = ManifestSearch(max_length=100, max_length_ratio=0.29)
+    assert search.output_limit(100) == int(np.float32(0.29) * np.float32(100)) == 29

@@ -2,14 +2,14 @@
 
 from keras_bahdanau_export.exporter import make_job
 from keras_bahdanau_export.graph.shared_weights import share_weights
-from keras_bahdanau_export.graph.writer import write_onnx
+from keras_bahdanau_export.graph.writer import write_cuda_graphs, write_onnx
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.trace import score_function, search_function
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.signature import MODEL_FILE, SCORE_FILE, SHORTLIST_FILE
 
 
-def write_artifact(model, path, search, max_length, shortlist=None, captured=False, score=False):
+def write_artifact(model, path, search, max_length, shortlist=None, cuda_graphs=False, score=False):
     """Write an artifact whose search has no options, and return its path.
 
     Args:
@@ -18,20 +18,16 @@ def write_artifact(model, path, search, max_length, shortlist=None, captured=Fal
         search: The search in the graph.
         max_length: Maximum number of tokens of a hypothesis.
         shortlist: A `Shortlist`, or `None`.
-        captured: Whether to write the search split at its loop, too.
+        cuda_graphs: Whether to write the search split at its loop, too.
         score: Whether to write the graph that scores targets, too.
     """
     options = ExportOptions(search=search, max_length=max_length, shortlist=shortlist)
     function, signature = search_function(model, search, max_length, shortlist)
     with publish(path) as folder:
         signatures = {MODEL_FILE: signature}
-        signatures |= write_onnx(
-            function,
-            signature,
-            folder / MODEL_FILE,
-            model.variables,
-            captured=function if captured else None,
-        )
+        write_onnx(function, signature, folder / MODEL_FILE, model.variables)
+        if cuda_graphs:
+            signatures |= write_cuda_graphs(function, signature, folder, model.variables)
         if score:
             function, signatures[SCORE_FILE] = score_function(model)
             write_onnx(function, signatures[SCORE_FILE], folder / SCORE_FILE, model.variables)

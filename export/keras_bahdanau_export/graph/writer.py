@@ -5,7 +5,6 @@ can use `gpu_fallbacks` without Keras. This is the only module that imports the 
 """
 
 import contextlib
-import dataclasses
 import gc
 import logging
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_onnx_file
-from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
+from keras_bahdanau_runtime.signature import CUDA_GRAPH_FILES, weights_file
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -24,7 +23,6 @@ _OPTIMIZERS = ("ConstFoldOptimizer",)
 # The other two remove transposes between convolutions. They are slow for nested conditions.
 _CONVOLUTION_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _WEIGHT_INPUT = "given_weight_"
-_PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
 @contextlib.contextmanager
@@ -43,9 +41,7 @@ def _without_garbage_collection():
 
 
 @_without_garbage_collection()
-def write_onnx(
-    function, signature, path, variables=(), description="", defaults=None, captured=None
-):
+def write_onnx(function, signature, path, variables=(), description="", defaults=None):
     """Write an ONNX graph with native recurrent operators and optimized loops.
 
     Weights above 2 GB, the limit of an ONNX file, are written to a second file whose name adds
@@ -58,11 +54,6 @@ def write_onnx(
         variables: The Keras variables of its model.
         description: A sentence on the graph for people who open the file.
         defaults: Arrays by name, the defaults of the signature's options.
-        captured: A `tf.function` of the same search without options, which is written split at its
-            loop, as `BEAM_FILES` in the folder of `path`; `None` for none.
-
-    Returns:
-        The signatures of `BEAM_FILES` by name; empty without `captured`.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
@@ -74,13 +65,25 @@ def write_onnx(
     optimize(model)
     _set_defaults(model, defaults or {})
     _save_checked(model, path, description)
-    parts = {}
-    if captured is not None:
-        fixed = dataclasses.replace(signature, options=())
-        parts = _split_search(_convert_to_ir(captured, fixed, variables))
-    for name, (part, _) in parts.items():
-        _save_checked(part, path.with_name(name), f"{_PARTS[name]} of: {description}")
-    return {name: part_signature for name, (_, part_signature) in parts.items()}
+
+
+@_without_garbage_collection()
+def write_cuda_graphs(function, signature, folder, variables=(), description=""):
+    """Write a search without options as `CUDA_GRAPH_FILES`, split at its loop.
+
+    The arguments are those of `write_onnx`, with a folder instead of the file.
+
+    Returns:
+        The signatures of the files by name.
+    """
+    model = _convert_to_ir(function, signature, variables)
+    from keras_bahdanau_export.cuda.graphs import part_signature, split_search
+
+    signatures, titles = {}, ("The start", "One step", "The end")
+    for name, title, part in zip(CUDA_GRAPH_FILES, titles, split_search(model), strict=True):
+        signatures[name] = part_signature(part)
+        _save_checked(part, folder / name, f"{title} of: {description}")
+    return signatures
 
 
 def gpu_fallbacks(model):
@@ -106,18 +109,6 @@ def _set_defaults(model, defaults):
     for name, array in defaults.items():
         values[name].const_value = ir.tensor(array, name=name)
         model.graph.register_initializer(values[name])
-
-
-def _split_search(model):
-    """Split a converted search at its loop; return `(onnx_ir.Model, Signature)` by file name."""
-    from keras_bahdanau_export.cuda.captured import part_signature, split_at_loop
-    from keras_bahdanau_export.graph.passes.loops import collect_scan_outputs
-    from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
-
-    # The buffers that a loop fills row by row must stay states of its step.
-    optimize(model, [rewrite for rewrite in PASSES if rewrite is not collect_scan_outputs])
-    parts = zip(BEAM_FILES, split_at_loop(model), strict=True)
-    return {name: (part, part_signature(part)) for name, part in parts}
 
 
 def _convert_to_ir(function, signature, variables):

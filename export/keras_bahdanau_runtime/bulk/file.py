@@ -280,7 +280,7 @@ def translate_file(
         return position.failed
     journal = Journal(journal_path, settings)
     options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
-    job = _Job(
+    job = _FileTranslation(
         translator,
         records,
         start,
@@ -304,13 +304,9 @@ def translate_file(
         fingerprint_of_rows = records.fingerprint(position.digest)
         if _file_state(source) != state:
             raise ValueError(f"{source}: expected a file that does not change. It changed.")
-
-        def write_record(complete: Path) -> None:
-            """Record what a complete file was made from, before it becomes the output."""
+        with records.publish(partial, output, start, stop) as complete:
             finished = Finished(fingerprint_of_rows, file_sha256(complete))
             finished_journal.write(position, finished)
-
-        records.publish(partial, output, start, stop, write_record)
         fsync(output.parent)
         journal_path.unlink(missing_ok=True)
     return position.failed
@@ -354,7 +350,7 @@ def _check_finished(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _FileTranslation:
     """Translation of the rows of a file from `start` to `stop`."""
 
     translator: Translator

@@ -1,1 +1,1 @@
-"""Code that needs a GPU: a search whose step CUDA records as a graph."""
+"""Code that needs a GPU: a search whose steps are CUDA graphs."""
