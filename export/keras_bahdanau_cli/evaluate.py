@@ -1,9 +1,12 @@
-"""Command `evaluate`: BLEU and chrF of a run or an artifact on a test set."""
+"""Command `evaluate`: measures of a run or an artifact on a test set."""
 
+import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file
@@ -25,7 +28,11 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
 
 if TYPE_CHECKING:
+    from keras_bahdanau_runtime.text.error_rates import Comparison, Edit
     from keras_bahdanau_runtime.translator import Translation
+
+_SHORT = 40  # mean symbols of outputs whose errors are printed
+_SHOWN_ERRORS, _SHOWN_OUTPUTS = 10, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +64,33 @@ class EvaluateOptions:
     tokenize: str = option(
         "13a", "Tokenizer of BLEU: 13a, none for tokenized text, zh, ...", panel="Output"
     )
+    as_json: bool = option(
+        False,
+        "Print a JSON object with all measures, their intervals and all errors of symbols.",
+        flags="--json",
+        panel="Output",
+    )
 
 
 def evaluate(
     measured: EvaluateOptions, batches: BatchSizes, text_format: TextFormat, search: SearchFlags
 ) -> None:
-    """Translate a test set and print BLEU (cased) and chrF.
+    """Translate a test set and print BLEU (cased), chrF, exact matches and symbol errors.
+
+    Symbols are characters, or parts between spaces for a model of symbols. Ranges are intervals of
+    95 %. For short outputs, such as pronunciations, the most frequent errors and the worst outputs
+    follow. If a source has several lines, the references of all of them count as right.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
     from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.text.error_rates import (
+        compare,
+        confusions,
+        error_intervals,
+        shared_references,
+    )
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
     from keras_bahdanau_runtime.translator import Translator
 
@@ -116,11 +139,39 @@ def evaluate(
     references_of = [[join(text) for text in row] for row in zip(*targets, strict=True)]
     translations = _translate_with_progress(engine, sources, **asdict(batches), **options)
     outputs = [translation.text for translation in translations]
-    scores = corpus_scores(outputs, references_of, tokenize, engine.tokenizer.target_unit)
-    print(
-        f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {scores['exact']:.1f}%  "
-        f"symbol errors {scores['ser']:.1f}%"
-    )
+    unit = engine.tokenizer.target_unit
+    scores = corpus_scores(outputs, references_of, tokenize, unit, sources)
+    comparisons = compare(outputs, shared_references(sources, references_of), unit)
+    intervals = error_intervals(comparisons)
+    errors = confusions(comparisons)
+    if measured.as_json:
+        rows = [{**edit._asdict(), "count": count} for edit, count in errors.most_common()]
+        document = {"outputs": len(outputs), **scores, "intervals": intervals, "errors": rows}
+        print(json.dumps(document, ensure_ascii=False))
+        return
+    exact, ser = (f"({low:.1f} to {high:.1f})" for low, high in intervals.values())
+    print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}")
+    print(f"exact {scores['exact']:.1f}% {exact}  symbol errors {scores['ser']:.1f}% {ser}")
+    symbols = sum(comparison.length for comparison in comparisons)
+    if errors and symbols <= _SHORT * len(comparisons):
+        _print_errors(comparisons, errors)
+
+
+def _print_errors(comparisons: "list[Comparison]", errors: "Counter[Edit]") -> None:
+    """Print the most frequent errors of symbols, and the outputs with the most of them."""
+    print("\nErrors (expected, received, number of times):")
+    for (expected, received), count in errors.most_common(_SHOWN_ERRORS):
+        print(f"  {expected or '-'} {received or '-'} {count}")
+    print("\nWorst outputs (expected, received):")
+    wrong = [comparison for comparison in comparisons if comparison.edits]
+    wrong.sort(key=lambda comparison: -len(comparison.edits))
+    for comparison in wrong[:_SHOWN_OUTPUTS]:
+        columns = [[symbol or "-" for symbol in edit] for edit in comparison.alignment]
+        widths = [max(map(cell_len, column)) for column in columns]
+        for side in range(2):
+            cells = (column[side] for column in columns)
+            print(" ", *(set_cell_size(*cell) for cell in zip(cells, widths, strict=True)))
+        print()
 
 
 def _read_texts(

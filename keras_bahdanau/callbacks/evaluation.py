@@ -100,7 +100,7 @@ class TranslationScore(keras.callbacks.Callback):
             )
         texts = [translation.text for translation in translations]
         unit = model.tokenizer.target_unit
-        return corpus_scores(texts, self.references, self.tokenize, unit)
+        return corpus_scores(texts, self.references, self.tokenize, unit, self.sources)
 
 
 class HeldOutLoss(keras.callbacks.Callback):

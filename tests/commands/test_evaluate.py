@@ -21,3 +21,44 @@ def test_references_of_a_model_of_split_text_may_be_split_or_joined(tmp_path, re
     result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
     assert result.exit_code == 0, result.output
     assert "exact 100.0%" in result.output
+
+
+@pytest.fixture
+def evaluate_symbols(tmp_path):
+    """Run `evaluate` with a model that copies symbols, and pairs; return its output."""
+    lines = ["a b c", "a b", "c"]
+    tokenizer = Tokenizer.train(lines, lines, kind="symbols", min_frequency=1)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    artifact = make(tmp_path / "artifact", document=document)
+
+    def evaluate(pairs, *options):
+        (tmp_path / "pairs.tsv").write_text(pairs, "utf-8")
+        arguments = ["evaluate", artifact, tmp_path / "pairs.tsv", *options]
+        result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return evaluate
+
+
+# The first copy has a wrong symbol of three.
+PAIRS = "a b c\tb b c\na b\ta c b\na b\ta b\n"
+
+
+def test_errors_of_short_outputs_are_printed_aligned(evaluate_symbols):
+    summary, errors, worst = evaluate_symbols("a b c\tbb b c d\n").split("\n\n", 2)
+    assert "exact 0.0% (0.0 to 0.0)  symbol errors 50.0% (50.0 to 50.0)" in summary
+    assert sorted(errors.splitlines()[1:]) == ["  bb a 1", "  d - 1"]
+    assert worst.splitlines()[1:3] == ["  bb b c d", "  a  b c -"]
+
+
+def test_json_has_the_measures_and_all_errors(evaluate_symbols):
+    document = json.loads(evaluate_symbols(PAIRS, "--json"))
+    # Both lines of "a b" are right, because the second one has it as its reference.
+    assert document["outputs"] == 3 and document["exact"] == pytest.approx(200 / 3)
+    assert document["ser"] == pytest.approx(100 / 7)
+    assert document["errors"] == [{"expected": "b", "received": "a", "count": 1}]
+    low, high = document["intervals"]["exact"]
+    assert 0 <= low < document["exact"] < high <= 100
+    assert {"bleu", "chrf"} <= document.keys()

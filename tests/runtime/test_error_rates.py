@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.text.error_rates import (
     confusions,
     error_intervals,
     error_rates,
-    merge_repeated,
+    shared_references,
 )
 
 
@@ -48,9 +48,9 @@ def test_intervals_contain_the_rates_and_shrink_with_the_number_of_outputs():
             assert high == pytest.approx(50 + 1.96 * deviation, abs=0.3 * deviation)
 
 
-def test_lines_of_one_source_are_its_references():
-    sources, references = merge_repeated(["b", "a", "b"], ["1", "2", "3"])
-    assert (sources, references) == (["b", "a"], [["1", "3"], ["2"]])
+def test_lines_of_one_source_share_their_references():
+    shared = shared_references(["b", "a", "b"], [["1"], ["2", "4"], ["3"]])
+    assert shared == [["1", "3"], ["2", "4"], ["1", "3"]]
 
 
 @pytest.mark.parametrize(

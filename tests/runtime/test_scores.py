@@ -32,6 +32,14 @@ def test_each_output_has_its_own_number_of_references():
     assert corpus_scores(outputs, references) == pytest.approx(expected)
 
 
+def test_translations_of_one_source_share_their_references_for_exact_matches():
+    outputs, references = ["ab", "ab", "cd"], ["ab", "xy", "cd"]
+    scores = corpus_scores(outputs, references, sources=["a", "a", "c"])
+    assert (scores["exact"], scores["ser"]) == (100.0, 0.0)
+    assert corpus_scores(outputs, references)["exact"] == pytest.approx(200 / 3)
+    assert scores["chrf"] == corpus_scores(outputs, references)["chrf"]
+
+
 def test_missing_library_error_has_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[text\]"'):

@@ -164,17 +164,17 @@ def confusions(comparisons: Iterable[Comparison]) -> Counter[Edit]:
     return Counter(edit for comparison in comparisons for edit in comparison.edits)
 
 
-def merge_repeated(
-    sources: Sequence[str], references: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
-    """Return each source once, with the references of all its lines.
+def shared_references(
+    sources: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """Return the references of each line, with those of other lines that have the same source.
 
     Example:
 
-    >>> merge_repeated(["read", "cat", "read"], ["ɹiːd", "kæt", "ɹɛd"])
-    (['read', 'cat'], [['ɹiːd', 'ɹɛd'], ['kæt']])
+    >>> shared_references(["read", "cat", "read"], [["ɹiːd"], ["kæt"], ["ɹɛd"]])
+    [['ɹiːd', 'ɹɛd'], ['kæt'], ['ɹiːd', 'ɹɛd']]
     """
-    texts: dict[str, list[str]] = {}
-    for source, reference in zip(sources, references, strict=True):
-        texts.setdefault(source, []).append(reference)
-    return list(texts), list(texts.values())
+    by_source: dict[str, list[str]] = {}
+    for source, texts in zip(sources, references, strict=True):
+        by_source.setdefault(source, []).extend(texts)
+    return [by_source[source] for source in sources]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras_bahdanau_runtime.errors import argument_error, require
-from keras_bahdanau_runtime.text.error_rates import compare, error_rates
+from keras_bahdanau_runtime.text.error_rates import compare, error_rates, shared_references
 
 
 class Measure(NamedTuple):
@@ -41,6 +41,7 @@ def corpus_scores(
     references: Sequence[str | Sequence[str]],
     tokenize: str = "13a",
     unit: str = "characters",
+    sources: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """Compute corpus BLEU (cased), chrF, exact matches and the symbol error rate, in percent.
 
@@ -52,6 +53,8 @@ def corpus_scores(
         tokenize: sacreBLEU's name of the tokenizer for BLEU: "13a" for raw text, "none" for
             tokenized text, "zh" and so on.
         unit: Symbols of the error rate: "characters", or "symbols" between spaces.
+        sources: The sources. For `exact` and `ser`, translations of the same source share their
+            references, such as the pronunciations of a word in several lines.
 
     Returns:
         `{"bleu": float, "chrf": float, "exact": float, "ser": float}`; see `error_rates`.
@@ -61,7 +64,8 @@ def corpus_scores(
         MissingDependencyError: sacrebleu or rapidfuzz is not installed.
     """
     lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
-    comparisons = compare(translations, lists, unit)
+    shared = lists if sources is None else shared_references(sources, lists)
+    comparisons = compare(translations, shared, unit)
     # sacreBLEU ignores `None` in its lists of the first, second, ... references.
     streams = list(itertools.zip_longest(*lists))
     bleu = bleu_metric(tokenize)
