@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import check_options, option
 from keras_bahdanau_runtime.text.tokenizer import MIN_VOCABULARY_SIZE, NORMALIZATIONS
 from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
@@ -17,8 +18,8 @@ class TokenizerOptions:
 
     tokenizer: str = option(
         "bpe",
-        "Kind of pieces to learn: bpe, words, characters or bytes; or a file: a tokenizer.json of "
-        "this package or of Hugging Face, or a .model of SentencePiece.",
+        "Kind of pieces to learn: bpe, words, characters, symbols (between spaces) or bytes; or a "
+        "file: a tokenizer.json of this package or of Hugging Face, or a .model of SentencePiece.",
         panel="Data",
     )
     vocabulary_size: int = option(
@@ -32,7 +33,8 @@ class TokenizerOptions:
     )
     normalization: str | None = option(
         None,
-        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none by default.",
+        "Unicode form that the tokenizer converts all text to: nfc or nfkc; or nfd for sources and "
+        "nfc for translations, which needs --separate; none by default.",
         choices=("none", *NORMALIZATIONS),
         panel="Data",
     )
@@ -41,6 +43,8 @@ class TokenizerOptions:
         check_options(self)
         if self.normalization == "none":
             object.__setattr__(self, "normalization", None)
+        if self.normalization == "nfd" and self.joint:
+            raise argument_error("joint", "be False for nfd, the form of sources", received="True")
 
 
 @dataclass(frozen=True, kw_only=True)
