@@ -20,6 +20,41 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "unknown-symbols-stick-to-their-neighbors",
+        "keras_bahdanau_runtime:_spelling_of",
+        "'' if kind == 'symbols' else None",
+        "None",
+        "runtime/test_tokenizer.py",
+    ),
+    Mutation(
+        "targets-are-decomposed-like-sources",
+        "keras_bahdanau_runtime:Tokenizer.train",
+        "'nfc' if normalization == 'nfd' else normalization",
+        "normalization",
+        "runtime/test_tokenizer.py",
+    ),
+    Mutation(
+        "only-the-first-reference-counts",
+        "keras_bahdanau_runtime:_nearest",
+        "min(references, key=share_of_edits)",
+        "references[0]",
+        "runtime/test_error_rates.py",
+    ),
+    Mutation(
+        "lines-of-one-source-have-their-own-references",
+        "keras_bahdanau_runtime:corpus_scores",
+        "lists if sources is None else shared_references(sources, lists)",
+        "lists",
+        "runtime/test_scores.py",
+    ),
+    Mutation(
+        "larger-losses-are-better",
+        "keras_bahdanau_runtime:Measure.improvement",
+        "new - old if self.mode == 'max' else old - new",
+        "new - old",
+        "runtime/test_scores.py",
+    ),
+    Mutation(
         "keras-alone-registers-no-classes",
         "keras_bahdanau:_with_classes.load_with_classes",
         "_import_classes()",
@@ -1450,8 +1485,8 @@ MUTATIONS = (
     Mutation(
         "model-card-has-the-scores-of-the-worst-loss",
         "keras_bahdanau_export:_Run.scores",
-        "-1 if best_by == 'loss' else 1",
-        "1",
+        "improvement(0.0, float(row[monitor]))",
+        "float(row[monitor])",
         "export/test_model_card.py",
     ),
     Mutation(

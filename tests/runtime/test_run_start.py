@@ -96,6 +96,12 @@ def test_no_normalization_is_the_default(options):
         options(normalization="NFC")
 
 
+def test_decomposed_sources_need_a_vocabulary_of_their_own(options):
+    assert options(normalization="nfd", joint=False).normalization == "nfd"
+    with pytest.raises(ValueError, match="`joint` must be False for nfd"):
+        options(normalization="nfd")
+
+
 def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
     with pytest.raises(ValueError, match="`normalization` must be left out for a prepared corpus"):
         TrainingOptions(tmp_path, validation_source="a", validation_target="b", normalization="nfc")

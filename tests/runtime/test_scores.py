@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.text.scores import corpus_scores
+from keras_bahdanau_runtime.text.scores import MEASURES, corpus_scores
 
 
 def test_identical_text_scores_100():
@@ -59,3 +59,9 @@ def test_tokenization_that_needs_a_missing_package_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     with pytest.raises(ValueError, match=r"`tokenize` must name an installed tok.*ja-mecab"):
         corpus_scores(["a"], ["a"], tokenize="ja-mecab")
+
+
+def test_only_losses_and_error_rates_are_better_if_they_are_smaller():
+    better = {name for name, measure in MEASURES.items() if measure.improvement(2.0, 1.0) == 1.0}
+    assert better == {"loss", "ser"}
+    assert all(MEASURES[name].improvement(1.0, 2.0) == 1.0 for name in MEASURES.keys() - better)
