@@ -559,7 +559,7 @@ MUTATIONS = (
         "keras_bahdanau_export:remove_unused",
         "detach_inputs(removed)",
         "",
-        "export/test_cuda_graphs.py",
+        "export/passes/test_optimizer.py",
     ),
     Mutation(
         "quotients-of-float-sizes-are-whole",
