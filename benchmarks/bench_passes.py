@@ -71,14 +71,14 @@ def search_of(path, length, batch, threads):
     return functools.partial(session.run, ["tokens", "scores"], {"source": source})
 
 
-def run(folder, case, rounds, batches, is_busy):
+def run(folder, case, names, rounds, batches, is_busy):
     """Print a table row for each pass that changes the graph."""
     nodes = json.loads((folder / case / "nodes.json").read_text())
     full = folder / case / f"{ALL}.onnx"
     print(f"{case}: all passes: {nodes[ALL]} nodes, {full.stat().st_size} bytes")
     print("| left out | nodes, inner nodes | bytes | time without / with: median, best |")
     print("|---|---|---|---|")
-    for name in nodes:
+    for name in names or nodes:
         path = folder / case / f"{name}.onnx"
         if name == ALL or path.read_bytes() == full.read_bytes():
             continue
@@ -103,6 +103,7 @@ def main():
     parser.add_argument("folder", type=Path, help="written by `build`, read by `run`")
     parser.add_argument("cases", nargs="*", default=list(LENGTHS), help="of `run`; all by default")
     parser.add_argument("--batch", type=int, action="append", help="1 and 32 by default")
+    parser.add_argument("--left-out", action="append", help="a pass; all of them by default")
     parser.add_argument(
         "--busy", action="store_true", help="compare the processor time of one thread instead"
     )
@@ -112,7 +113,8 @@ def main():
         return
     print(f"{os.cpu_count()} cores, {arguments.rounds} rounds")
     for case in arguments.cases:
-        run(arguments.folder, case, arguments.rounds, arguments.batch or BATCHES, arguments.busy)
+        names, batches = arguments.left_out, arguments.batch or BATCHES
+        run(arguments.folder, case, names, arguments.rounds, batches, arguments.busy)
 
 
 if __name__ == "__main__":
