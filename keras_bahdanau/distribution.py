@@ -56,7 +56,7 @@ def data_parallel(devices):
     with data_parallel(2):
         model = RNNSearch(8000, 8000)
         model.compile("adam", TokenCrossentropy())
-        model.fit(PreparedDataset("corpus"), shuffle=False)
+        model.fit(PreparedDataset("corpus"))
     ```
     """
     backend = keras.config.backend()

@@ -268,7 +268,7 @@ def test_exceptional_names_are_used_only_with_a_comment(files, words):
 
 
 NAMESPACES = [
-    *(package / "__init__.py" for package in (RUNTIME, EXPORT)),
+    EXPORT / "__init__.py",
     *(path for path in LIBRARY.glob("*/__init__.py") if not path.with_suffix(".pyi").exists()),
     *(path for path in LIBRARY.glob("*.py") if "\n__all__ = " in path.read_text("utf-8")),
 ]

@@ -7,14 +7,14 @@ import runpy
 import sys
 
 import pytest
-from documented_names import ROOT, TREES, command_options, definition, public_names
+from documented_names import ROOT, TREES, definition, public_names
 
 from keras_bahdanau_runtime import signature
 from keras_bahdanau_runtime.service import messages
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS
 from keras_bahdanau_runtime.service.http import create_app
-from keras_bahdanau_runtime.service.server import Settings
+from keras_bahdanau_runtime.service.settings import Limits, Settings
+from keras_bahdanau_runtime.text.parallel import TextFormat
 
 REFERENCE = ROOT / "docs" / "reference"
 COMMENT = re.compile(r"^<!-- generate: (\w+) ?(.*) -->$", re.M)
@@ -71,7 +71,7 @@ def test_namespaces_and_commands_are_generated():
     kinds = [
         kind for path in REFERENCE.glob("*.md") for kind, _ in COMMENT.findall(page(path.stem))
     ]
-    assert {*kinds} == {"namespace", "settings", "shortcuts", "commands"}
+    assert {*kinds} == {"namespace", "options", "settings", "shortcuts", "commands"}
     assert kinds.count("commands") == 1
 
 
@@ -123,15 +123,11 @@ def fake_repository():
 
 
 def test_all_settings_of_the_service_are_listed():
-    names = [
-        name
-        for row in rows(page("service").partition("## Signals")[0])
-        for name in re.findall(r"\w+", row)
-    ]
-    fields = [field.name for kind in (Settings, Limits) for field in dataclasses.fields(kind)]
-    assert [name for name in names if name in fields] == fields
-    options = re.findall(r"`(--[\w-]+)`", page("service"))
-    assert set(options) == command_options()["serve"] - {"--help", "artifacts"}
+    text = page("service").partition("## Signals")[0]
+    for kind in (Settings, Limits):
+        assert f"<!-- generate: options {kind.__module__}.{kind.__name__} -->" in text
+        for field in dataclasses.fields(kind):
+            assert "help" in field.metadata or f"`{field.name}`" in text
 
 
 def test_all_files_of_an_artifact_are_listed():
@@ -170,6 +166,16 @@ def test_all_options_of_a_graph_are_listed():
 def test_docstrings_are_converted(docstring, expected):
     to_rst = importlib.import_module("docstrings").to_rst
     assert "\n".join(to_rst(docstring.split("\n"), {"Layer": "a.Layer"})) == expected
+
+
+def test_fields_with_a_help_text_are_arguments():
+    with_options = importlib.import_module("docstrings").with_options
+    lines = with_options(["Format.", "", "Raises:", "    ValueError: Wrong."], TextFormat)
+    assert lines[3] == "Args:" and lines.index("Raises:") == len(lines) - 2
+    assert "    encoding: Encoding of the text files." in lines
+    documented = ["Args:", "    encoding: Name of an encoding."]
+    assert len(with_options(documented, TextFormat)) == len(documented) + 3
+    assert with_options(["A page."], str) == ["A page."]
 
 
 @pytest.mark.parametrize(

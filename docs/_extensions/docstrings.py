@@ -4,6 +4,7 @@ The hook runs before napoleon, which converts the sections with a list of names.
 backticks, code blocks, equations, and the sections `Returns`, `Yields` and `Raises`.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ def setup(app: "Sphinx") -> dict[str, Any]:
     def convert(
         app: "Sphinx", kind: str, name: str, obj: Any, options: Any, lines: list[str]
     ) -> None:
+        if kind == "class":
+            lines[:] = with_options(lines, obj)
         others = {key: target for key, target in CLASSES.items() if key not in name.split(".")}
         lines[:] = to_rst(lines, others)
         if kind in ("attribute", "property"):
@@ -47,6 +50,25 @@ def _skip_member(
 ) -> bool | None:
     # Python documents each of them as "Alias for field number 0".
     return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def with_options(lines: list[str], cls: type) -> list[str]:
+    """Return the lines of a class's docstring with its fields that have a help text as "Args"."""
+    options = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    added = [
+        f"{' ' * _INDENT}{option.name}: {option.metadata['help']}"
+        for option in options
+        if "help" in option.metadata
+        and not any(line.startswith(f"{' ' * _INDENT}{option.name}:") for line in lines)
+    ]
+    if not added:
+        return lines
+    if "Args:" in lines:
+        place = lines.index("Args:") + 1
+        return [*lines[:place], *added, *lines[place:]]
+    headers = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line)]
+    place = min(headers, default=len(lines))
+    return [*lines[:place], "", "Args:", *added, "", *lines[place:]]
 
 
 def class_attribute(cls: type, name: str, *default: Any) -> Any:

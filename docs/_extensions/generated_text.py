@@ -4,6 +4,7 @@
 |---|---|
 | `generate: namespace MODULE [NAME ...]` | The names of `MODULE.__all__`, or those in the list |
 | `generate: shortcuts MODULE` | A table of the names that other namespaces document |
+| `generate: options MODULE.CLASS` | A table of the fields of an option class that are flags |
 | `generate: settings` | A table of the settings of a search that a call may change |
 | `generate: commands` | Every command with its options |
 | `generate: example` | The first Python block of README.md |
@@ -85,6 +86,7 @@ def _generate(kind: str, *arguments: str) -> str:
     generators = {
         "namespace": _namespace,
         "shortcuts": _shortcuts,
+        "options": _options,
         "settings": _settings,
         "commands": _commands,
         "example": _example,
@@ -110,6 +112,18 @@ def _shortcuts(module: str) -> Iterator[str]:
     yield from _table(
         _DOCUMENTED[id(value)] for value in objects.values() if not isinstance(value, ModuleType)
     )
+
+
+def _options(name: str) -> Iterator[str]:
+    """Yield a table of the fields of an option class that are arguments or flags of commands."""
+    yield "{.names}"
+    yield "| field | default | flag | |"
+    yield "|---|---|---|---|"
+    for option in dataclasses.fields(_resolve(name)):
+        if "help" in option.metadata:
+            flags = option.metadata.get("flags", f"--{option.name.replace('_', '-')}")
+            text = _plain(option.metadata["help"])
+            yield f"| `{option.name}` | `{option.default!r}` | `{flags}` | {text} |"
 
 
 def _settings() -> Iterator[str]:
@@ -174,16 +188,13 @@ def _example() -> Iterator[str]:
 
 def _commands() -> Iterator[str]:
     """Yield a section for each command: help, usage and tables of its parameters."""
-    import typer
-
     from keras_bahdanau_cli.app import app
     from keras_bahdanau_cli.help_pages import example, paragraphs
 
-    group = typer.main.get_command(app)
     yield "## Options of every command"
     yield ""
-    yield from _parameters(group.params)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    yield from _parameters(app, app.params)
+    for name, command in app.load_commands().items():
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         usage = " ".join(_argument(parameter) for parameter in arguments)
         yield ""
@@ -195,7 +206,7 @@ def _commands() -> Iterator[str]:
         yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
         yield "```"
         yield ""
-        yield from _parameters(command.params)
+        yield from _parameters(command, command.params)
         yield from ("Example:", "", "```text", example(command.help), "```")
 
 
@@ -205,13 +216,13 @@ def _argument(parameter: Any) -> str:
     return name if parameter.required else f"[{name}]"
 
 
-def _parameters(parameters: list[Any]) -> Iterator[str]:
+def _parameters(command: Any, parameters: list[Any]) -> Iterator[str]:
     """Yield a table for each panel of parameters, in the order of the help page."""
     from keras_bahdanau_cli.help_pages import PANELS, panel_of
 
     panels: dict[str, list[Any]] = {}
     for parameter in parameters:
-        panels.setdefault(panel_of(parameter), []).append(parameter)
+        panels.setdefault(panel_of(command, parameter), []).append(parameter)
     for panel in sorted(panels, key=PANELS.index):
         members = panels[panel]
         yield f"**{panel}**"

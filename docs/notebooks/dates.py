@@ -115,7 +115,7 @@ model = RNNSearch(
 )
 rate = keras.optimizers.schedules.CosineDecay(5e-3, EPOCHS * len(dataset))
 model.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), TokenCrossentropy())
-history = model.fit(dataset, epochs=EPOCHS, shuffle=False, verbose=0)
+history = model.fit(dataset, epochs=EPOCHS, verbose=0)
 print("training loss by epoch:", *(f"{loss:.2f}" for loss in history.history["loss"]))
 
 # %% [markdown]

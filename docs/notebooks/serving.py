@@ -37,6 +37,7 @@ from keras_bahdanau import (
     TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
+    export,
     plot_alignment,
 )
 from keras_bahdanau.text import word_alignment
@@ -101,7 +102,7 @@ model = RNNSearch(
 )
 rate = keras.optimizers.schedules.CosineDecay(5e-3, EPOCHS * len(dataset))
 model.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), TokenCrossentropy())
-history = model.fit(dataset, epochs=EPOCHS, shuffle=False, verbose=0)
+history = model.fit(dataset, epochs=EPOCHS, verbose=0)
 print("training loss by epoch:", *(f"{loss:.2f}" for loss in history.history["loss"]))
 
 # %% [markdown]
@@ -112,7 +113,7 @@ print("training loss by epoch:", *(f"{loss:.2f}" for loss in history.history["lo
 
 # %%
 artifact = OUTPUT / "numbers"
-parity = model.export(artifact, search=GreedySearch(), max_length=8, stepwise=True, overwrite=True)
+parity = export(model, artifact, search=GreedySearch(), max_length=8, stepwise=True, overwrite=True)
 print(*sorted(path.name for path in artifact.iterdir()))
 print(parity)
 

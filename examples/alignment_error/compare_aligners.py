@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
 
 QUICK = Size(training=128, evaluation=50, units=8, epochs=1, bucket=32)
-# Name in the table, `query` of the decoder, whether the model is guided.
+# Name in the table, `query_state` of the decoder, whether the model is guided.
 MODELS = [
     ("attention, previous state", "previous", False),
     ("attention, current state", "current", False),
@@ -121,7 +121,7 @@ def token_ids(pairs):
     ]
 
 
-def build(language, units, query):
+def build(language, units, query_state):
     """Return a model whose attention query is the previous or the current decoder state.
 
     The previous state, s_{i-1}, is the query of the paper; it has not read the previous word yet.
@@ -136,7 +136,7 @@ def build(language, units, query):
             keras.layers.GRUCell(units),
             BahdanauAttention(units, use_bias=True),
             readout=DeepOutput(units),
-            query=query,
+            query_state=query_state,
         ),
     )
 
@@ -150,7 +150,7 @@ def train(model, pairs, size, guide=None):
     rate = keras.optimizers.schedules.CosineDecay(5e-3, size.epochs * len(dataset))
     optimizer = keras.optimizers.Adam(rate, global_clipnorm=1.0)
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
-    model.fit(dataset, epochs=size.epochs, shuffle=False, verbose=0)
+    model.fit(dataset, epochs=size.epochs, verbose=0)
     return model
 
 
@@ -225,10 +225,10 @@ def compare(size, seed, validation=False):
         for direction, links in results.items():
             report(f"{name}, {direction}", links, started)
     guide = guides["source to target"]
-    for name, query, guided in MODELS:
+    for name, query_state, guided in MODELS:
         started = time.process_time()
         keras.utils.set_random_seed(seed)
-        model = build(language, size.units, query)
+        model = build(language, size.units, query_state)
         train(model, training, size, guide if guided else None)
         weights = attention_weights(model, evaluation)
         report(name, attention_links(weights), started)

@@ -61,7 +61,7 @@ def build(tokenizer, units, attention):
         embedding_dim=units,
         encoder=BidirectionalEncoder(units),
         decoder=AttentiveDecoder(
-            keras.layers.GRUCell(units), attention, DeepOutput(units), query="current"
+            keras.layers.GRUCell(units), attention, DeepOutput(units), query_state="current"
         ),
         bridge=Bridge([units], "mean"),
         dropout=0.2,

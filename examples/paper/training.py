@@ -129,7 +129,6 @@ def train_or_load(name, settings, tokenizer, training, validation, folder, callb
             validation_data=_dataset(tokenizer, validation, settings, shuffle=False),
             epochs=settings.epochs,
             initial_epoch=done,
-            shuffle=False,
             verbose=0,
             callbacks=[
                 Progress(name),

@@ -16,13 +16,13 @@ def main() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         # Imported here, because this entry point is also installed without the extra `cli`.
-        from keras_bahdanau_cli.app import app
+        from keras_bahdanau_cli.app import run
         from keras_bahdanau_cli.terminal import print_error
     except MissingDependencyError as error:
         sys.exit(f"error: {error}")
     try:
         try:
-            app()
+            run()
         finally:
             _flush_output()
     except BrokenPipeError:  # the reader of the pipe has exited, as after `| head`

@@ -1,84 +1,58 @@
 """Command `align`: link the words of given translations, or draw attention weights."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from keras_bahdanau_cli.arguments import (
-    Artifact,
-    BatchSize,
-    BatchTokens,
-    Encoding,
-    OnBadLine,
-    SourceColumn,
-    TargetColumn,
-)
+from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
-from keras_bahdanau_cli.pairs import Megabytes, Timeout, open_output, score_pairs
+from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import is_dash, print_message
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
-from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.translator import Translator
 
 _PICTURE = Path("alignment.png")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AlignOptions:
+    """Files of the command, the links, and the picture of `--draw`."""
+
+    artifact: str = argument(ARTIFACT)
+    inputs: list[str] = argument(
+        "Source sentences and their translations line by line, two files; or a file with both "
+        "sides. Plain or compressed; - is standard input. With --draw: sentences, each in quotes, "
+        "which are translated and drawn side by side."
+    )
+    output: Path | None = output_path(
+        "File for the links; standard output by default, or for -. With --draw the picture: .png, "
+        ".svg or .pdf, or an interactive .html page; alignment.png by default.",
+        None,
+    )
+    draw: bool = option(
+        False, "Translate sentences and draw their attention weights.", flags="--draw"
+    )
+    pieces: bool = option(
+        False, "Link or draw the tokenizer's pieces instead of words.", flags="--pieces"
+    )
+    threshold: float | None = option(
+        None,
+        "Link all words with at least this weight; by default each translated word has a link to "
+        "the source word with the largest weight.",
+    )
+    style: str | None = option(
+        None, "With --draw: light, or paper: as figure 3 of the paper, with white for 1."
+    )
+    columns: int | None = option(
+        None, "With --draw: maximum number of sentences side by side; 4 by default."
+    )
+
+
 def align(
-    artifact: Artifact,
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Source sentences and their translations line by line, two files; or a file with "
-            "both sides. Plain or compressed; - is standard input. With --draw: sentences, each in "
-            "quotes, which are translated and drawn side by side."
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for the links; standard output by default, or for -. With --draw the "
-            "picture: .png, .svg or .pdf, or an interactive .html page; alignment.png by default.",
-        ),
-    ] = None,
-    draw: Annotated[
-        bool, typer.Option("--draw", help="Translate sentences and draw their attention weights.")
-    ] = False,
-    pieces: Annotated[
-        bool,
-        typer.Option("--pieces", help="Link or draw the tokenizer's pieces instead of words."),
-    ] = False,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Link all words with at least this weight; by default each translated word has a "
-            "link to the source word with the largest weight.",
-        ),
-    ] = None,
-    style: Annotated[
-        str | None,
-        typer.Option(
-            help="With --draw: light, or paper: as figure 3 of the paper, with white for 1."
-        ),
-    ] = None,
-    columns: Annotated[
-        int | None,
-        typer.Option(help="With --draw: maximum number of sentences side by side; 4 by default."),
-    ] = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    timeout: Timeout = None,
-    megabytes: Megabytes = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    encoding: Encoding = "utf-8",
-    on_bad_line: OnBadLine = "stop",
+    options: AlignOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
 ) -> None:
     """Align the words of given translations, and write the links in Pharaoh format.
 
@@ -94,9 +68,10 @@ def align(
     Example:
         keras-bahdanau align artifact test.en test.de --output links.txt
     """
-    limits = {"timeout": timeout, "megabytes": megabytes}
-    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
-    if draw:
+    from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+
+    inputs, threshold = options.inputs, options.threshold
+    if options.draw:
         if threshold is not None:
             raise argument_error(
                 "threshold",
@@ -109,10 +84,9 @@ def align(
                 "be left out with --draw, which reads no file",
                 received=str(text_format),
             )
-        style, columns = style or "light", 4 if columns is None else columns
-        _draw(artifact, inputs, output or _PICTURE, pieces, style, columns, **limits)
+        _draw(options, limits)
         return
-    for name, value in {"style": style, "columns": columns}.items():
+    for name, value in {"style": options.style, "columns": options.columns}.items():
         if value is not None:
             raise argument_error(name, "be used with --draw", received=str(value))
     source, target = Path(inputs[0]), Path(inputs[1]) if len(inputs) > 1 else None
@@ -124,26 +98,17 @@ def align(
             "sides; add --draw to translate and draw sentences",
             received=str(inputs),
         )
-    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     if threshold is not None:
         check_range("threshold", threshold, float, 0, 1, open_low=True)
-    scores = score_pairs(
-        artifact,
-        source,
-        target,
-        text_format,
-        alignments=True,
-        batch_size=batch_size,
-        batch_tokens=batch_tokens,
-        **limits,
-    )
+    files = options.artifact, source, target
+    scores = score_pairs(*files, text_format, batches, limits, alignments=True)
     failures = 0
-    with open_output(output) as file:
+    with open_output(options.output) as file:
         for score in scores:
             links = []
             if score is not None and score.alignment is not None:
                 tokens = score.source_tokens, score.tokens
-                links = text_links(score.alignment, *tokens, threshold, pieces)
+                links = text_links(score.alignment, *tokens, threshold, options.pieces)
             elif score is not None:
                 failures += 1
             file.write(f"{to_pharaoh(links)}\n".encode())
@@ -151,21 +116,16 @@ def align(
         raise ArtifactError(f"Pairs without an alignment: {failures}.")
 
 
-def _draw(
-    artifact: str,
-    texts: list[str],
-    output: Path,
-    pieces: bool,
-    style: str,
-    columns: int,
-    **limits: float | None,
-) -> None:
-    """Translate sentences and draw their attention weights; arguments as for `align`."""
+def _draw(options: AlignOptions, limits: RunLimits) -> None:
+    """Translate sentences and draw their attention weights."""
     from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
+    from keras_bahdanau_runtime.translator import Translator
 
+    texts, output, pieces = options.inputs, options.output or _PICTURE, options.pieces
+    style, columns = options.style or "light", 4 if options.columns is None else options.columns
     check_style(style)
     check_positive(columns=columns)
     for text in texts:
@@ -180,7 +140,7 @@ def _draw(
             "be left out for an .html file, which shows words and pieces in one style",
             received=str(output),
         )
-    translations = Translator(artifact_folder(artifact), **limits).translate(texts)
+    translations = Translator(artifact_folder(options.artifact), **asdict(limits)).translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]
     if is_page:
         alignment_page(panels, output)

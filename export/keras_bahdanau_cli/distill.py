@@ -1,80 +1,60 @@
 """Command `distill`: train a student on the translations of a teacher."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import DISTILLED_FOLDER
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import check_run_folder
-from keras_bahdanau_cli.arguments import (
-    TrainingConfig,
-    explicit_values,
-    with_flags_of,
-)
+from keras_bahdanau_cli.arguments import argument
+from keras_bahdanau_cli.flags import Values, Without
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.tensorflow_logging import check_keras
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_cli.train import train_run
-from keras_bahdanau_runtime.bulk.distillation import (
-    SOURCE_FILE,
-    TARGET_FILE,
-    check_texts,
-    distill_texts,
-)
+from keras_bahdanau_cli.train import NewRun, train_run
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translator import Translator
+from keras_bahdanau_runtime.option_fields import option
 
 
-@with_flags_of(TrainingOptions, exclude=("source", "target"))  # the distilled texts
+@dataclass(frozen=True, kw_only=True)
+class Teaching:
+    """A teacher, and the sentences that it translates for its student."""
+
+    teacher: str = argument(
+        "Folder of the teacher's artifact (from export), or hf://USER/NAME[@REVISION]."
+    )
+    sources: list[Path] = argument(
+        "Files of source sentences, or, with --pairs, files with both sides; plain or compressed."
+    )
+    pairs: bool = option(
+        False,
+        "Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx. Its "
+        "translations are used only with --n-best.",
+        flags="--pairs",
+        panel="Data",
+    )
+    reference: tuple[Path, ...] = option(
+        (),
+        "Human translations, one file for each of the sources: train on the one of the teacher's "
+        "translations that is closest to them by sentence BLEU.",
+        panel="Data",
+    )
+    n_best: int | None = option(
+        None,
+        "With --reference: translations to choose from; the teacher's beam by default. With "
+        "--pairs: use the translations in the files as references, too.",
+        panel="Data",
+    )
+
+
 def distill(
-    context: typer.Context,
-    teacher: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of the teacher's artifact (from export), or hf://USER/NAME[@REVISION]."
-        ),
-    ],
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Files of source sentences, or, with --pairs, files with both sides; plain or "
-            "compressed."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the student's run.")],
-    pairs: Annotated[
-        bool,
-        typer.Option(
-            "--pairs",
-            help="Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx. "
-            "Its translations are used only with --n-best.",
-            rich_help_panel="Data",
-        ),
-    ] = False,
-    reference: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Human translations, one file for each of the sources: train on the one of the "
-            "teacher's translations that is closest to them by sentence BLEU.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    n_best: Annotated[
-        int | None,
-        typer.Option(
-            help="With --reference: translations to choose from; the teacher's beam by default. "
-            "With --pairs: use the translations in the files as references, too.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    config: TrainingConfig = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    **flags: Any,
+    teaching: Teaching,
+    run: NewRun,
+    # The source and the target are the distilled texts.
+    values: Annotated[Values[TrainingOptions], Without(("source", "target"))],
 ) -> None:
     r"""Translate sources with a teacher, and train a student on these translations.
 
@@ -85,9 +65,21 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
+    from keras_bahdanau.training.start import RunTexts, check_run_folder
+    from keras_bahdanau_runtime.bulk.distillation import (
+        SOURCE_FILE,
+        TARGET_FILE,
+        check_texts,
+        distill_texts,
+    )
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import Translator
+
+    sources, pairs = teaching.sources, teaching.pairs
+    output, resume = run.output, run.resume
     folder = output / DISTILLED_FOLDER
     texts = {"source": folder / SOURCE_FILE, "target": folder / TARGET_FILE}
-    options = TrainingOptions.from_values({**explicit_values(context, flags), **texts})
+    options = TrainingOptions.from_values({**values, **texts})
     rank, processes = launched_rank()
     if processes > 1:
         raise argument_error(
@@ -99,16 +91,16 @@ def distill(
             ),
         )
     check_keras()
-    references = reference or []
-    check_texts(sources, references, n_best, options.text_format, pairs)
+    references = list(teaching.reference)
+    check_texts(sources, references, teaching.n_best, options.text_format, pairs)
     if folder.exists() and not resume:
         raise argument_error(
             "output",
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",
         )
-    check_run_folder(options, output, resume)
-    translator = Translator(artifact_folder(teacher), parallel_batches=available_cores())
+    check_run_folder(options, output, resume, RunTexts(options, output))
+    translator = Translator(artifact_folder(teaching.teacher), parallel_batches=available_cores())
     try:
         with ProgressBar() as progress:
             distill_texts(
@@ -116,7 +108,7 @@ def distill(
                 sources,
                 folder,
                 references,
-                n_best,
+                teaching.n_best,
                 options.tokenize,
                 progress=progress,
                 on_failed=lambda path, row, reason: print_message(
@@ -127,6 +119,6 @@ def distill(
             )
     except KeyboardInterrupt:
         print_message(f"Interrupted. Run the same command with --resume to continue in {output}.")
-        raise typer.Exit(130) from None
+        sys.exit(130)
     del translator  # frees its memory before the training
     train_run(options, output, resume)

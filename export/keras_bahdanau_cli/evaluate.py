@@ -1,21 +1,13 @@
 """Command `evaluate`: BLEU and chrF of a run or an artifact on a test set."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file
-from keras_bahdanau_cli.arguments import (
-    BatchSize,
-    BatchTokens,
-    Encoding,
-    OnBadLine,
-    SourceColumn,
-    TargetColumn,
-    with_flags_of,
-)
+from keras_bahdanau_cli.arguments import SOURCE, argument
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.search_flags import SearchFlags
 from keras_bahdanau_cli.tensorflow_logging import import_keras
@@ -25,77 +17,61 @@ from keras_bahdanau_cli.terminal import (
     print_message,
     text_source,
 )
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.hub import is_hub_address
-from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel, read_side
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.translator import Translation, Translator
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translation
 
 
-@with_flags_of(SearchFlags)
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """A model, a test set, and the metrics."""
+
+    path: str = argument(
+        "Folder of a run (from train) or of an artifact (from export), or an artifact's address "
+        "hf://USER/NAME[@REVISION]."
+    )
+    source: Path = argument(SOURCE)
+    references: tuple[Path, ...] = argument(
+        "Their translations, line by line; several files for several; none if the source has both "
+        "sides.",
+        (),
+    )
+    truncate: bool = option(
+        False,
+        "For an artifact: truncate sentences above its limit.",
+        flags="--truncate",
+        panel="Limits",
+    )
+    others: tuple[Path, ...] = option(
+        (),
+        "For a run: another run; the predictions of all are averaged. May be repeated.",
+        flags="--with",
+        panel="Model",
+    )
+    tokenize: str = option(
+        "13a", "Tokenizer of BLEU: 13a, none for tokenized text, zh, ...", panel="Output"
+    )
+
+
 def evaluate(
-    path: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of a run (from train) or of an artifact (from export), or an artifact's "
-            "address hf://USER/NAME[@REVISION]."
-        ),
-    ],
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Source sentences, or a file with both sides, plain or compressed; - is standard "
-            "input."
-        ),
-    ],
-    references: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Their translations, line by line; several files for several; none if the source "
-            "has both sides."
-        ),
-    ] = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    truncate: Annotated[
-        bool,
-        typer.Option(
-            "--truncate",
-            help="For an artifact: truncate sentences above its limit.",
-            rich_help_panel="Limits",
-        ),
-    ] = False,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            help="For a run: another run; the predictions of all are averaged. May be repeated.",
-            rich_help_panel="Model",
-        ),
-    ] = None,
-    tokenize: Annotated[
-        str,
-        typer.Option(
-            help="Tokenizer of BLEU: 13a, none for tokenized text, zh, ...",
-            rich_help_panel="Output",
-        ),
-    ] = "13a",
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    encoding: Encoding = "utf-8",
-    on_bad_line: OnBadLine = "stop",
-    **flags: Any,
+    measured: EvaluateOptions, batches: BatchSizes, text_format: TextFormat, search: SearchFlags
 ) -> None:
     """Translate a test set and print BLEU (cased) and chrF.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
+    from keras_bahdanau_runtime.session import available_cores
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
+    from keras_bahdanau_runtime.translator import Translator
 
+    path, others, tokenize = measured.path, measured.others, measured.tokenize
     is_address, folder = is_hub_address(path), Path(path)
     if not is_address and not folder.is_dir():
         raise argument_error(
@@ -104,10 +80,7 @@ def evaluate(
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
-    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
-    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     is_artifact = is_address or (folder / MANIFEST_FILE).exists()
-    search = SearchFlags(**flags)
     options = search.options()
     if is_artifact and others:
         raise argument_error(
@@ -115,7 +88,7 @@ def evaluate(
             "be used with runs: `export --with` writes an artifact of several runs",
             received=f"{[str(run) for run in others]} for the artifact {path}",
         )
-    if not is_artifact and truncate:
+    if not is_artifact and measured.truncate:
         raise argument_error(
             "truncate",
             "be left out for a run, as its model accepts sentences of any length",
@@ -123,25 +96,25 @@ def evaluate(
         )
     if not is_artifact:  # the other options are checked after the import of Keras
         search.search_options().check_values()
-    for run in () if is_artifact else (folder, *(others or ())):
+    for run in () if is_artifact else (folder, *others):
         best_file(run)  # checks that it is a run
-    texts, constraints = _read_texts(source, references or [], text_format, search.constraints())
+    texts, constraints = _read_texts(
+        measured.source, list(measured.references), text_format, search.constraints()
+    )
     options |= constraints
     if is_artifact:
         engine = Translator(artifact_folder(path), parallel_batches=available_cores())
-        options["truncate"] = truncate
+        options["truncate"] = measured.truncate
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau.training.run import load_best
 
-        engine = load_best(folder, *(others or ()))
+        engine = load_best(folder, *others)
     sources, *targets = texts
     # Split references are joined like the translations.
     join = engine.tokenizer.join_target
     reference, *more_references = [[join(text) for text in side] for side in targets]
-    translations = _translate_with_progress(
-        engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
-    )
+    translations = _translate_with_progress(engine, sources, **asdict(batches), **options)
     outputs = [translation.text for translation in translations]
     scores = corpus_scores(outputs, reference, tokenize, more_references)
     rows = zip(reference, *more_references, strict=True)
@@ -189,8 +162,10 @@ def _read_texts(
     return used[: len(texts)], dict(zip(constraints, used[len(texts) :], strict=True))
 
 
-def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
+def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> "list[Translation]":
     """Translate with a `Translator` or a Keras model, with a progress bar."""
+    from keras_bahdanau_runtime.translator import Translation
+
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(texts))
         translations: list[Translation] = engine.translate(

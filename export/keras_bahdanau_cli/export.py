@@ -5,150 +5,133 @@ This is the only module that imports the folder `triton`.
 
 import contextlib
 import importlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
 
 from keras_bahdanau.run_folder import best_file
 from keras_bahdanau_cli.arguments import (
-    Config,
-    Encoding,
-    OnBadLine,
-    Run,
-    SourceColumn,
-    TargetColumn,
-    check_beam,
+    RUN,
+    argument,
     check_file,
     check_installed,
     check_modules,
-    explicit_values,
-    with_flags_of,
 )
+from keras_bahdanau_cli.flags import Values, config_file
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import pair_sources, print_message
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import folder_name
+from keras_bahdanau_runtime.option_fields import option
+from keras_bahdanau_runtime.search_settings import ExportedSearch
+from keras_bahdanau_runtime.text.parallel import TextFormat, read_parallel
 
 _LAYOUTS = ("artifact", "triton")
 
 
-@with_flags_of(ExportOptions)
+@dataclass(frozen=True, kw_only=True)
+class ExportedRuns:
+    """Runs to export, the folder to create, and the texts to measure on."""
+
+    run: Path = argument(RUN)
+    path: Path = argument("The folder to create.")
+    config: Path | None = config_file()
+    layout: str = option(
+        "artifact", "artifact, or triton: a repository for Triton Inference Server.", panel="Output"
+    )
+    others: tuple[Path, ...] = option(
+        (),
+        "Another run; the predictions of all are averaged. May be repeated.",
+        flags="--with",
+        panel="Model",
+    )
+    name: str | None = option(
+        None,
+        "Name of Triton's models; the name of the run's folder by default.",
+        panel="Output",
+    )
+    source: Path | None = option(
+        None,
+        "Source sentences to measure on, or a file with both sides, not from a test set; - is "
+        "standard input.",
+        panel="Validation",
+    )
+    reference: Path | None = option(
+        None, "Their translations; none if the source has both sides.", panel="Validation"
+    )
+    shortlist: Path | None = option(
+        None, "A file (from shortlist) with the target ids to search.", panel="Search"
+    )
+    overwrite: bool = option(
+        False,
+        "Replace an artifact or repository at the path.",
+        flags="--overwrite",
+        panel="Output",
+    )
+
+    @property
+    def runs(self) -> list[Path]:
+        """All runs."""
+        return [self.run, *self.others]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFlags:
+    """The model card."""
+
+    model_card: bool = option(
+        False,
+        "Also write README.md, which makes the artifact a model repository of the Hugging Face "
+        "Hub.",
+        flags="--model-card",
+        panel="Output",
+    )
+    license: str | None = option(
+        None,
+        "With --model-card: license, such as apache-2.0, cc-by-4.0 or other.",
+        panel="Output",
+    )
+    language: tuple[str, ...] = option(
+        (),
+        "With --model-card: code of the source language, and again of the target language, such as "
+        "en and de; by default the endings of the run's text files.",
+        panel="Output",
+    )
+    card_notes: Path | None = option(
+        None,
+        "With --model-card: a Markdown file that is added, such as intended use and limits.",
+        panel="Output",
+    )
+
+    def check(self, layout: str) -> None:
+        """Raise a `ValueError` for options without a card, or for a card in a repository."""
+        if self.model_card and layout != "artifact":
+            raise argument_error(
+                "model_card",
+                "be left out for the layout 'triton', which is no model repository of the Hub",
+                received="model_card=True",
+            )
+        for name in ("license", "language", "card_notes"):
+            value = getattr(self, name)
+            if value and not self.model_card:
+                raise argument_error(name, "be used with --model-card", received=str(value))
+
+    def card(self, runs: list[Path]) -> ModelCard | None:
+        """Return the card; `None` if it is not requested."""
+        if not self.model_card:
+            return None
+        notes = "" if self.card_notes is None else _read_notes(self.card_notes)
+        return ModelCard(languages=self.language, license=self.license, runs=runs, notes=notes)
+
+
 def export(
-    context: typer.Context,
-    run: Run,
-    path: Annotated[Path, typer.Argument(help="The folder to create.")],
-    config: Config = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="artifact, or triton: a repository for Triton Inference Server.",
-            rich_help_panel="Output",
-        ),
-    ] = "artifact",
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            help="Another run; the predictions of all are averaged. May be repeated.",
-            rich_help_panel="Model",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of Triton's models; the name of the run's folder by default.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    beam_size: Annotated[
-        int, typer.Option(help="Beam size of the search; 1 is greedy.", rich_help_panel="Search")
-    ] = 5,
-    length_penalty: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Exponent of the GNMT length penalty, 1 by default. If repeated, the one with the "
-            "best BLEU on --source and --reference is used.",
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    max_length_ratio: Annotated[
-        float | None,
-        typer.Option(
-            help="Maximum number of output tokens per source token; no limit by default.",
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            help="Source sentences to measure on, or a file with both sides, not from a test set; "
-            "- is standard input.",
-            rich_help_panel="Validation",
-        ),
-    ] = None,
-    reference: Annotated[
-        Path | None,
-        typer.Option(
-            help="Their translations; none if the source has both sides.",
-            rich_help_panel="Validation",
-        ),
-    ] = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    encoding: Encoding = "utf-8",
-    on_bad_line: OnBadLine = "stop",
-    shortlist: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file (from shortlist) with the target ids to search.", rich_help_panel="Search"
-        ),
-    ] = None,
-    model_card: Annotated[
-        bool,
-        typer.Option(
-            "--model-card",
-            help="Also write README.md, which makes the artifact a model repository of the Hugging "
-            "Face Hub.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
-    license: Annotated[
-        str | None,
-        typer.Option(
-            help="With --model-card: license, such as apache-2.0, cc-by-4.0 or other.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    language: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --model-card: code of the source language, and again of the target "
-            "language, such as en and de; by default the endings of the run's text files.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    card_notes: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --model-card: a Markdown file that is added, such as intended use and "
-            "limits.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace an artifact or repository at the path.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
-    **flags: Any,
+    exported: ExportedRuns,
+    search: ExportedSearch,
+    text_format: TextFormat,
+    card_flags: CardFlags,
+    values: Values[ExportOptions],
 ) -> None:
     r"""Write the best model of a run, or of several, as an artifact that runs without Keras.
 
@@ -156,23 +139,20 @@ def export(
         keras-bahdanau export run artifact --precision int8 --source dev.en \
             --reference dev.de
     """
-    from keras_bahdanau_runtime.text.parallel import TextFormat, read_parallel
-
-    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
+    source, reference, path = exported.source, exported.reference, exported.path
     if source is None and (reference is not None or text_format != TextFormat()):
         raise argument_error(
             ("reference", "source_column", "target_column", "encoding", "on_bad_line"),
             "be passed together with `source`",
             received="one of them without `source`",
         )
-    penalties = length_penalty or [1.0]
+    penalties = search.length_penalty
     if len(penalties) > 1 and source is None:
         raise argument_error(
             "length_penalty",
             "be passed once if there is no `source` to choose it on",
-            received=str(penalties),
+            received=str(list(penalties)),
         )
-    values = explicit_values(context, flags)
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
@@ -181,23 +161,14 @@ def export(
             "be left out if no ONNX graph is written and no length penalty is chosen",
             received=f"{source} and {reference}",
         )
-    check_beam(beam_size, penalties, max_length_ratio)
     check_modules(options.imports)
-    if shortlist is not None:
-        check_file("shortlist", shortlist)
-    card_flags = {"license": license, "language": language, "card_notes": card_notes}
-    _check_card_flags(model_card, layout, card_flags)
-    destination = _destination(layout, path, name, run, formats, overwrite)
-    for each in (run, *(others or ())):
-        best_file(each)  # checks that it is a run
-    card = None
-    if model_card:
-        card = ModelCard(
-            languages=language or (),
-            license=license,
-            runs=[run, *(others or ())],
-            notes="" if card_notes is None else _read_notes(card_notes),
-        )
+    if exported.shortlist is not None:
+        check_file("shortlist", exported.shortlist)
+    card_flags.check(exported.layout)
+    destination = _destination(exported, formats)
+    for run in exported.runs:
+        best_file(run)  # checks that it is a run
+    card = card_flags.card(exported.runs)
     check_installed("tensorflow", extra="export")
     if "onnx" in formats:
         check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
@@ -213,47 +184,36 @@ def export(
 
         for module in options.imports:
             importlib.import_module(module)
-        model = load_best(run, *(others or ()))
+        model = load_best(*exported.runs)
         if len(penalties) > 1:
             scores = length_penalty_scores(
                 model,
                 texts,
                 references,
                 penalties,
-                beam_size,
+                search.beam_size,
                 options.max_length,
-                max_length_ratio=max_length_ratio,
+                max_length_ratio=search.max_length_ratio,
             )
             for penalty, bleu in scores.items():
                 print_message(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
-            penalties = [max(scores, key=scores.get)]
+            penalties = (max(scores, key=scores.get),)
         if "onnx" not in formats:
             texts = references = []  # only used to choose the penalty
         model.export(
             artifact,
-            overwrite=overwrite,
-            search=BeamSearch(beam_size, *penalties, max_length_ratio=max_length_ratio),
+            overwrite=exported.overwrite,
+            search=BeamSearch(
+                search.beam_size, *penalties, max_length_ratio=search.max_length_ratio
+            ),
             texts=texts,
             references=references,
-            shortlist=None if shortlist is None else Shortlist.load(shortlist),
+            shortlist=None if exported.shortlist is None else Shortlist.load(exported.shortlist),
             model_card=card,
             **values,
         )
-    kind = "artifact" if layout == "artifact" else "Triton repository"
+    kind = "artifact" if exported.layout == "artifact" else "Triton repository"
     print_message(f"The {kind} is {path}.")
-
-
-def _check_card_flags(model_card: bool, layout: str, flags: dict[str, Any]) -> None:
-    """Raise a `ValueError` for flags of a model card without one, or for a card in a repository."""
-    if model_card and layout != "artifact":
-        raise argument_error(
-            "model_card",
-            "be left out for the layout 'triton', which is no model repository of the Hub",
-            received="model_card=True",
-        )
-    for name, value in flags.items():
-        if value and not model_card:
-            raise argument_error(name, "be used with --model-card", received=str(value))
 
 
 def _read_notes(path: Path) -> str:
@@ -266,9 +226,12 @@ def _read_notes(path: Path) -> str:
 
 
 def _destination(
-    layout: str, path: Path, name: str | None, run: Path, formats: list[str], overwrite: bool
+    exported: ExportedRuns, formats: list[str]
 ) -> contextlib.AbstractContextManager[Path]:
-    """Return a context manager of the folder to export to; arguments as for `export`."""
+    """Return a context manager of the folder to export to."""
+    from keras_bahdanau_export.triton.repository import triton_repository
+
+    layout, name = exported.layout, exported.name
     if layout not in _LAYOUTS:
         raise argument_error("layout", f"be one of {_LAYOUTS}", layout)
     if layout == "triton":
@@ -276,8 +239,9 @@ def _destination(
             raise argument_error(
                 "format", "include 'onnx' for the layout 'triton'", received=str(formats)
             )
-        return triton_repository(path, folder_name(run) if name is None else name, overwrite)
+        name = folder_name(exported.run) if name is None else name
+        return triton_repository(exported.path, name, exported.overwrite)
     if name is not None:
         raise argument_error("name", "be left out for the layout 'artifact'", name)
-    check_destination(path, overwrite)
-    return contextlib.nullcontext(path)
+    check_destination(exported.path, exported.overwrite)
+    return contextlib.nullcontext(exported.path)

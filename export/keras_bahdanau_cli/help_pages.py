@@ -1,21 +1,19 @@
-"""Help pages of the commands: options in panels, no text cut, and an example at the end.
-
-The help pages of typer put names, types and texts into columns and cut what does not fit.
-"""
+"""Help pages of the commands: options in panels, no text cut, and an example at the end."""
 
 import inspect
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field
 from typing import Any
 
+import click
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
 
 from keras_bahdanau_runtime.errors import ArgumentError
+from keras_bahdanau_runtime.option_fields import item_type
 
 # Titles of panels, in their order on a page.
 ARGUMENTS, OPTIONS = "Arguments", "Options"
@@ -41,8 +39,18 @@ _NAMES_WIDTH = 28
 _COMMANDS_WIDTH = 12
 
 
-class HelpCommand(TyperCommand):
-    """A command whose docstring ends with a section "Example:"."""
+class HelpCommand(click.Command):
+    """A command whose help text ends with a section "Example:".
+
+    Args:
+        name: Name of the command.
+        options: Fields of option classes by the names of the parameters.
+        **settings: Other arguments of `click.Command`.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Field[Any]], **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.options = options
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help page."""
@@ -59,33 +67,82 @@ class HelpCommand(TyperCommand):
             raise ValueError(f"{ctx.params['config']}: {error}") from error
 
 
-class HelpGroup(TyperGroup):
-    """A group of commands whose help text ends with a section "Example:"."""
+class HelpGroup(click.Group):
+    """A group of commands whose help text ends with a section "Example:".
+
+    Args:
+        panels: Names of the commands by the title of their panel.
+        load: Function that returns the command of a name. A command is loaded when it is needed.
+        **settings: Other arguments of `click.Group`.
+    """
+
+    def __init__(
+        self,
+        *,
+        panels: Mapping[str, Sequence[str]],
+        load: Callable[[str], click.Command],
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self._panels, self._load = panels, load
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in the order of the help page."""
+        return [name for names in self._panels.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> click.Command | None:
+        """Return the command of a name; `None` if there is none."""
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            self.commands[cmd_name] = self._load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def load_commands(self) -> dict[str, click.Command]:
+        """Return all commands by name."""
+        return {name: self.get_command(None, name) for name in self.list_commands(None)}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help page, with the first sentence of each command's help."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            row = name, paragraphs(command.help)[0]
-            panels.setdefault(command.rich_help_panel or "Commands", []).append(row)
-        commands = {title: _definitions(rows, _COMMANDS_WIDTH) for title, rows in panels.items()}
+        texts = {name: paragraphs(each.help)[0] for name, each in self.load_commands().items()}
+        commands = {
+            title: _definitions([(name, texts[name]) for name in names], _COMMANDS_WIDTH)
+            for title, names in self._panels.items()
+        }
         _print_page(self, ctx, _option_panels(self, ctx) | commands)
 
 
-def panel_of(parameter: Any) -> str:
+def panel_of(command: click.Command, parameter: click.Parameter) -> str:
     """Return the title of the panel of a parameter."""
     default = ARGUMENTS if parameter.param_type_name == "argument" else OPTIONS
-    return getattr(parameter, "rich_help_panel", None) or default
+    option = getattr(command, "options", {}).get(parameter.name)
+    return default if option is None else option.metadata.get("panel", default)
 
 
-def _option_panels(command: Any, context: Any) -> dict[str, Group]:
+def help_record(command: click.Command, parameter: Any, context: Any) -> tuple[str, str]:
+    """Return the names and the type of a parameter, and its text."""
+    names, text = parameter.get_help_record(context)
+    if parameter.param_type_name == "argument":
+        kind = type_name(command.options[parameter.name])  # type: ignore[attr-defined]
+        names = f"{parameter.name}{'...' if parameter.nargs != 1 else ''} {kind}"
+        text = f"{text} [required]" if parameter.required else text
+    return names, " ".join(text.split())
+
+
+def type_name(option: Field[Any]) -> str:
+    """Return the name of the type of an option, such as "<int>"."""
+    kind, _ = item_type(option)
+    if "metavar" in option.metadata:
+        return str(option.metadata["metavar"])
+    if "values" in option.metadata:
+        return f"<{'|'.join(option.metadata['values'])}>"
+    return f"<{kind.__name__.lower()}{' range' if 'minimum' in option.metadata else ''}>"
+
+
+def _option_panels(command: click.Command, context: Any) -> dict[str, Group]:
     """Return the contents of the panels of arguments and options, by title."""
     panels: dict[str, list[tuple[str, str]]] = {}
     for parameter in command.get_params(context):
-        title = panel_of(parameter)
-        names, text = parameter.get_help_record(context)
-        names = re.sub(r"<list\[(\w+)\]>", lambda match: f"<{match[1].lower()}>", names)
-        panels.setdefault(title, []).append((names, " ".join(text.split())))
+        record = help_record(command, parameter, context)
+        panels.setdefault(panel_of(command, parameter), []).append(record)
     return {
         title: _definitions(panels[title], _NAMES_WIDTH)
         for title in sorted(panels, key=PANELS.index)

@@ -1,12 +1,10 @@
 """Command `import`: a trained model of another toolkit as a run, for the other commands."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from keras_bahdanau.run_folder import BEST_FILE
-from keras_bahdanau_cli.arguments import check_file
+from keras_bahdanau_cli.arguments import argument, check_file, output_path
 from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_runtime.errors import argument_error
@@ -21,17 +19,19 @@ _TOOLKITS = {
 }
 
 
-def import_model(
-    toolkit: Annotated[str, typer.Argument(help="joeynmt, opennmt or fairseq.")],
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            help="joeynmt: the folder of a run. opennmt: a checkpoint. fairseq: a checkpoint, and "
-            "the dictionaries of source and target, or a joint one."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run to create.")],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """A model of another toolkit, and the run to create."""
+
+    toolkit: str = argument("joeynmt, opennmt or fairseq.")
+    paths: list[Path] = argument(
+        "joeynmt: the folder of a run. opennmt: a checkpoint. fairseq: a checkpoint, and the "
+        "dictionaries of source and target, or a joint one."
+    )
+    output: Path = output_path("Folder of the run to create.")
+
+
+def import_model(options: ImportOptions) -> None:
     """Import a recurrent model of JoeyNMT, OpenNMT-py or fairseq as a run.
 
     The run has the model and its vocabularies. Other commands, such as export, accept it. A model
@@ -40,6 +40,7 @@ def import_model(
     Example:
         keras-bahdanau import opennmt model_step_10000.pt --output run
     """
+    toolkit, paths, output = options.toolkit, options.paths, options.output
     if toolkit not in _TOOLKITS:
         raise argument_error("toolkit", f"be one of {tuple(_TOOLKITS)}", toolkit)
     if len(paths) not in ({2, 3} if toolkit == "fairseq" else {1}):

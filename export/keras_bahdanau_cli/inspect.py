@@ -1,70 +1,71 @@
 """Command `inspect`: check an artifact and print its manifest."""
 
 import tempfile
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from keras_bahdanau_cli.arguments import Artifact
+from keras_bahdanau_cli.arguments import ARTIFACT, argument
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.terminal import plain
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
-from keras_bahdanau_runtime.session import read_graph
+from keras_bahdanau_runtime.option_fields import option
 
 
-class Provider(Enum):
-    """An execution provider of onnxruntime with a table of kernels."""
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """An artifact, and what to check in it."""
 
-    CUDA = "cuda"
+    artifact: str = argument(ARTIFACT)
+    provider: str | None = option(
+        None,
+        "Also list the operators that this provider leaves to the CPU, and why.",
+        values=("cuda",),
+    )
 
 
-def inspect(
-    artifact: Artifact,
-    provider: Annotated[
-        Provider | None,
-        typer.Option(help="Also list the operators that this provider leaves to the CPU, and why."),
-    ] = None,
-) -> None:
+def inspect(options: InspectOptions) -> None:
     """Check an artifact and print its manifest.
 
     Example:
         keras-bahdanau inspect artifact
     """
+    from keras_bahdanau_runtime.session import read_graph
 
     def check(manifest: Manifest) -> tuple[Manifest, dict[str, Any]]:
         graphs = {}
         for name in manifest.files:
             if name.endswith(".onnx"):
                 contents = read_graph(manifest, name)
-                if provider is not None:
+                if options.provider is not None:
                     graphs[name] = contents
             else:
                 manifest.check(name)
         return manifest, graphs
 
-    manifest, graphs = read_unreplaced(artifact_folder(artifact), check)
-    table = Table("property", "value", title=plain(artifact))
+    manifest, graphs = read_unreplaced(artifact_folder(options.artifact), check)
+    table = Table("property", "value", title=plain(options.artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
         row = f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}..."
         table.add_row(plain(name), plain(row))
     sections = {
-        name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
+        "search": manifest.search.document,
+        **{name: getattr(manifest, name) for name in ("vocabulary", "packages", "parity")},
     }
     for name, values in {**sections, **manifest.other}.items():
         if isinstance(values, dict):
             values = "\n".join(f"{key}: {value}" for key, value in values.items())
         table.add_row(plain(name), plain(values))
     table.add_row("max source length", str(manifest.max_source_length))
-    if provider is not None:
+    if options.provider is not None:
         for name, lines in _gpu_fallbacks(graphs).items():
             text = "\n".join(lines) or "all operators run there, except shape arithmetic"
-            table.add_row(plain(f"{name} on {provider.value}"), plain(text))
+            table.add_row(plain(f"{name} on {options.provider}"), plain(text))
     Console().print(table)
 
 

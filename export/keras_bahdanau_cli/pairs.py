@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import typer
 from rich.progress import Progress
 
+from keras_bahdanau_cli.arguments import RunLimits
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.terminal import (
     console,
@@ -16,22 +17,12 @@ from keras_bahdanau_cli.terminal import (
     print_message,
     standard_stream,
 )
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
-from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
-from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
 
-Timeout = Annotated[
-    float | None,
-    typer.Option(help="Time limit of one run of the graph, in seconds.", rich_help_panel="Limits"),
-]
-Megabytes = Annotated[
-    float | None,
-    typer.Option(
-        help="Memory limit of all runs, in MB, without the weights.", rich_help_panel="Limits"
-    ),
-]
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.scoring import TargetScore
 
 
 def score_pairs(
@@ -39,13 +30,11 @@ def score_pairs(
     source: Path,
     target: Path | None,
     text_format: TextFormat,
+    batches: BatchSizes,
+    limits: RunLimits,
     *,
     alignments: bool,
-    batch_size: int,
-    batch_tokens: int,
-    timeout: float | None,
-    megabytes: float | None,
-) -> Iterator[TargetScore | None]:
+) -> "Iterator[TargetScore | None]":
     """Score pairs of sentences in order, and print the errors of pairs to standard error.
 
     Args:
@@ -53,11 +42,9 @@ def score_pairs(
         source: File of source sentences, or of both sides; `-` is standard input.
         target: File with the target of each, or `None`; `-` is standard input.
         text_format: `TextFormat` of the files.
-        alignments: As for `Translator.score`, like the other arguments.
-        batch_size: See `alignments`.
-        batch_tokens: See `alignments`.
-        timeout: See `alignments`.
-        megabytes: See `alignments`.
+        batches: Sizes of batches.
+        limits: Limits of the runs.
+        alignments: As for `Translator.score`.
 
     Yields:
         A `TargetScore` for each pair; `None` for a bad line that is skipped.
@@ -65,12 +52,14 @@ def score_pairs(
     Raises:
         ValueError: As `list_pairs`.
     """
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
+
     pairs = list_pairs(*pair_sources(source, target), text_format)
     translator = Translator(
         artifact_folder(artifact),
-        timeout=timeout,
-        megabytes=megabytes,
         parallel_batches=available_cores(),
+        **asdict(limits),
     )
     # Standard output keeps the results: rich would print them to the console of the progress bar.
     bar = Progress(
@@ -87,10 +76,9 @@ def score_pairs(
             scores = translator.score(
                 [text or "" for _, text, _ in window],
                 [text or "" for _, _, text in window],
-                batch_size,
-                batch_tokens,
                 alignments=alignments,
                 on_error="keep",
+                **asdict(batches),
             )
             for (number, text, _), score in zip(window, scores, strict=True):
                 if text is not None and score.error is not None:

@@ -1,126 +1,43 @@
 """Command `prepare`: encode text files of any size as a corpus for training."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from keras_bahdanau.data.corpus import PreparedCorpus
-from keras_bahdanau.data.preparation import prepare as prepare_corpus
-from keras_bahdanau_cli.arguments import (
-    Encoding,
-    OnBadLine,
-    SourceColumn,
-    TargetColumn,
-)
+from keras_bahdanau.data.options import PrepareOptions
+from keras_bahdanau_cli.arguments import argument, output_path
+from keras_bahdanau_cli.flags import Values
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
-from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
 
-def prepare(
-    texts: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Files of source sentences, then as many files of translations; or, with --pairs, "
-            "files with both sides. Plain, .gz, .bz2, .xz or .zst; a quoted pattern such as "
-            "'part*.tsv' selects all matching files, and - is standard input."
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="Folder of the corpus: new, or of an interrupted command."
-        ),
-    ],
-    pairs: Annotated[
-        bool,
-        typer.Option(
-            "--pairs",
-            help="Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx.",
-            rich_help_panel="Data",
-        ),
-    ] = False,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    encoding: Encoding = "utf-8",
-    on_bad_line: OnBadLine = "stop",
-    filter: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            help="Drop and count pairs: length=MIN:MAX in characters, ratio=LIMIT of the lengths, "
-            "identical sides, duplicate pairs, or other scripts than script=SOURCE:TARGET, such as "
-            "script=latin:cyrillic. May be repeated.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            help="Kind of pieces to learn: bpe, words, characters or bytes; or a file: a "
-            "tokenizer.json of this package or of Hugging Face, or a .model of SentencePiece.",
-            rich_help_panel="Data",
-        ),
-    ] = "bpe",
-    alignments: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Token alignments in Pharaoh format, one file per pair of files.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    vocabulary_size: Annotated[
-        int, typer.Option(help="Maximum number of learned pieces.", rich_help_panel="Data")
-    ] = 8000,
-    joint: Annotated[
-        bool,
-        typer.Option(
-            "--joint/--separate",
-            help="One vocabulary for both languages, or two.",
-            rich_help_panel="Data",
-        ),
-    ] = True,
-    normalization: Annotated[
-        str,
-        typer.Option(
-            help="Unicode normalization by the tokenizer: nfc, nfkc or none.",
-            rich_help_panel="Data",
-        ),
-    ] = "none",
-    sample: Annotated[
-        int,
-        typer.Option(
-            help="Number of pairs that the pieces are learned from.", rich_help_panel="Data"
-        ),
-    ] = 100_000,
-    shard_pairs: Annotated[
-        int, typer.Option(help="Approximate number of pairs in a shard.", rich_help_panel="System")
-    ] = 250_000,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum tokens of a sentence; no limit by default.", rich_help_panel="Data"
-        ),
-    ] = None,
-    too_long: Annotated[
-        str,
-        typer.Option(
-            help="What to do with a pair above that limit: cut or drop.", rich_help_panel="Data"
-        ),
-    ] = "cut",
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sample and the order.", rich_help_panel="System")
-    ] = 0,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of encoding processes; one per core by default.", rich_help_panel="System"
-        ),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PreparedFiles:
+    """Files of a corpus, and its folder."""
+
+    texts: list[Path] = argument(
+        "Files of source sentences, then as many files of translations; or, with --pairs, files "
+        "with both sides. Plain, .gz, .bz2, .xz or .zst; a quoted pattern such as 'part*.tsv' "
+        "selects all matching files, and - is standard input."
+    )
+    output: Path = output_path("Folder of the corpus: new, or of an interrupted command.")
+    pairs: bool = option(
+        False,
+        "Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx.",
+        flags="--pairs",
+        panel="Data",
+    )
+    alignments: list[Path] | None = option(
+        None, "Token alignments in Pharaoh format, one file per pair of files.", panel="Data"
+    )
+
+
+def prepare(files: PreparedFiles, text_format: TextFormat, options: Values[PrepareOptions]) -> None:
     r"""Encode parallel text once, as shuffled shards that training maps into memory.
 
     After an interruption the same command continues. Pairs with an empty side are always dropped.
@@ -130,9 +47,12 @@ def prepare(
         keras-bahdanau prepare part1.en.gz part2.en.gz part1.de.gz part2.de.gz \
             --output corpus
     """
-    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
+    from keras_bahdanau.data.corpus import PreparedCorpus
+    from keras_bahdanau.data.preparation import prepare as prepare_corpus
+
+    texts, output = files.texts, files.output
     half = len(texts) // 2
-    if len(texts) % 2 and not pairs:
+    if len(texts) % 2 and not files.pairs:
         raise argument_error(
             "texts",
             "contain as many files of translations as of sources, or files with both sides "
@@ -141,36 +61,25 @@ def prepare(
         )
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with (
-        copied_standard_input("texts", texts, output) as files,
+        copied_standard_input("texts", texts, output) as copied,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("reading", total=None)
         try:
             prepare_corpus(
-                files if pairs else files[:half],
-                None if pairs else files[half:],
+                copied if files.pairs else copied[:half],
+                None if files.pairs else copied[half:],
                 output,
-                None if tokenizer in KINDS else Tokenizer.load(tokenizer),
-                alignments,
-                vocabulary_size=vocabulary_size,
-                joint=joint,
-                sample=sample,
-                normalization=None if normalization == "none" else normalization,
-                shard_pairs=shard_pairs,
-                max_length=max_length,
-                too_long=too_long,
-                seed=seed,
-                processes=processes,
+                alignments=files.alignments,
                 progress=lambda stage, done, total: bar.update(
                     task, description=stage, completed=done, total=total
                 ),
                 text_format=text_format,
-                filter=filter or (),
-                kind=tokenizer if tokenizer in KINDS else "bpe",
+                **options,
             )
         except KeyboardInterrupt:
             print_message(f"Interrupted. Run the same command again to continue in {output}.")
-            raise typer.Exit(130) from None
+            sys.exit(130)
     corpus = PreparedCorpus(output)
     for line in filter_report(corpus.manifest):
         print_message(line)

@@ -8,40 +8,50 @@ quickstart/
 """
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau_cli.arguments import check_installed
+from keras_bahdanau_cli.arguments import check_installed, output_path
 from keras_bahdanau_cli.quickstart_dates import split_dates
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import console
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.translator import Translation, Translator
+from keras_bahdanau_runtime.option_fields import option
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translation
+
 
 MAX_LENGTH = 16
 BEAM = 3
 TEST_PAIRS = 1000
 
 
-def quickstart(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to create.")] = Path(
-        "quickstart"
-    ),
-    pairs: Annotated[int, typer.Option(help="Number of dates to train on.")] = 20000,
-    epochs: Annotated[int, typer.Option(help="Passes over the dates.")] = 4,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions:
+    """Size and folder of the quickstart."""
+
+    output: Path = output_path("The folder to create.", Path("quickstart"))
+    pairs: int = option(20000, "Number of dates to train on.")
+    epochs: int = option(4, "Passes over the dates.")
+
+
+def quickstart(options: QuickstartOptions) -> None:
     """Train, export and translate dates as people write them to ISO dates, in minutes.
 
     Example:
         keras-bahdanau quickstart --output quickstart
     """
+    from keras_bahdanau_runtime.translator import Translator
+
+    output, pairs, epochs = options.output, options.pairs, options.epochs
     check_positive(pairs=pairs, epochs=epochs)
     check_installed("matplotlib", extra="plot")
     check_installed("tensorflow", extra="export")
@@ -58,13 +68,13 @@ def quickstart(
 
     start = time.perf_counter()
     console.rule("1. Dates in many languages")
-    options = _write_data(output / "data", pairs, epochs)
+    training = _write_data(output / "data", pairs, epochs)
     texts, references = read_parallel(output / "data/test.source", output / "data/test.target")
     for text, iso in list(zip(texts, references, strict=True))[:4]:
         console.print(f"{text}  ->  {iso}", highlight=False, markup=False)
 
     console.rule("2. Training with model.fit")
-    best = train(options, output / "run", console=console)
+    best = train(training, output / "run", console=console)
     model = keras.saving.load_model(best, compile=False)
 
     console.rule("3. Export, and translation with onnxruntime")
@@ -98,7 +108,7 @@ def quickstart(
 def _print_examples(
     console: Console,
     texts: list[str],
-    translations: list[Translation],
+    translations: "list[Translation]",
     references: list[str],
     count: int = 8,
 ) -> None:

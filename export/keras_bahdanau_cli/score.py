@@ -2,64 +2,43 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from keras_bahdanau_cli.arguments import (
-    Artifact,
-    BatchSize,
-    BatchTokens,
-    Encoding,
-    OnBadLine,
-    SourceColumn,
-    TargetColumn,
-)
-from keras_bahdanau_cli.pairs import Megabytes, Timeout, open_output, score_pairs
+from keras_bahdanau_cli.arguments import ARTIFACT, SOURCE, TARGET, RunLimits, argument, output_path
+from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.scoring import TargetScore
+
 
 _SKIPPED = "skipped, because the line does not have both sides or has another encoding"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """Files of the command, and the format of its output."""
+
+    artifact: str = argument(ARTIFACT)
+    source: Path = argument(SOURCE)
+    target: Path | None = argument(TARGET, None)
+    output: Path | None = output_path("File to write; standard output by default, or for -.", None)
+    as_json: bool = option(
+        False,
+        "Print JSON lines with the total and each token with its log-probability.",
+        flags="--json",
+        panel="Output",
+    )
+
+
 def score(
-    artifact: Artifact,
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Source sentences, or a file with both sides, plain or compressed; - is standard "
-            "input."
-        ),
-    ],
-    target: Annotated[
-        Path | None,
-        typer.Argument(help="Their translations, line by line; none if the source has both sides."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File to write; standard output by default, or for -."),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print JSON lines with the total and each token with its log-probability.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
-    batch_size: BatchSize = BATCH_SIZE,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    timeout: Timeout = None,
-    megabytes: Megabytes = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    encoding: Encoding = "utf-8",
-    on_bad_line: OnBadLine = "stop",
+    options: ScoreOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
 ) -> None:
     """Print the log-probability of each translation of a file, and the perplexity of all.
 
@@ -71,24 +50,13 @@ def score(
     Example:
         keras-bahdanau score artifact test.en test.de
     """
-    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
-    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
-    pairs = score_pairs(
-        artifact,
-        source,
-        target,
-        text_format,
-        alignments=False,
-        batch_size=batch_size,
-        batch_tokens=batch_tokens,
-        timeout=timeout,
-        megabytes=megabytes,
-    )
+    files = options.artifact, options.source, options.target
+    pairs = score_pairs(*files, text_format, batches, limits, alignments=False)
     total, tokens, scored, failures = 0.0, 0, 0, 0
-    with open_output(output) as file:
+    with open_output(options.output) as file:
         for item in pairs:
             has_score = item is not None and item.error is None
-            line = _json_line(item) if as_json else f"{item.total:.6f}" if has_score else ""
+            line = _json_line(item) if options.as_json else f"{item.total:.6f}" if has_score else ""
             file.write(f"{line}\n".encode())
             if has_score:
                 total, tokens, scored = total + item.total, tokens + len(item.tokens), scored + 1
@@ -101,7 +69,7 @@ def score(
         raise ArtifactError(f"Pairs without a score: {failures}.")
 
 
-def _json_line(item: TargetScore | None) -> str:
+def _json_line(item: "TargetScore | None") -> str:
     """Return a pair's score as one line of JSON; `None` is a skipped line."""
     error = _SKIPPED if item is None else item.error
     if item is None or error is not None:

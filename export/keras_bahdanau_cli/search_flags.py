@@ -1,26 +1,24 @@
 """Flags of commands for the search options and the constraints of a call."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bahdanau_cli.arguments import check_file
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.search_options import SearchOptions
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.search_settings import SearchSettings
 from keras_bahdanau_runtime.signature import SETTINGS
 from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.text.file_kind import file_kind, is_lines
 
-
-def _flag(help: str, flags: str | None = None) -> dict[str, str]:
-    """Return the metadata of a field; `flags` is the name of its flag if it differs."""
-    return {"help": help, "panel": "Search"} | ({} if flags is None else {"flags": flags})
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.search_options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchFlags(SearchSettings):
-    """Flags for `with_flags_of`: settings of a search, and constraints on the translations.
+    """Settings of a search, and constraints on the translations, as flags.
 
     Example:
 
@@ -28,28 +26,28 @@ class SearchFlags(SearchSettings):
     {'beam_size': 2, 'suppressed': ['x']}
     """
 
-    suppress: list[str] | None = field(
-        default=None, metadata=_flag("A token that no translation contains. May be repeated.")
+    suppress: list[str] | None = option(
+        None, "A token that no translation contains. May be repeated.", panel="Search"
     )
-    disable_unknown: bool = field(
-        default=False, metadata=_flag("Never output the unknown token.", "--disable-unknown")
+    disable_unknown: bool = option(
+        False, "Never output the unknown token.", flags="--disable-unknown", panel="Search"
     )
-    prefix: Path | None = field(
-        default=None,
-        metadata=_flag(
-            "File with the beginning of each translation, line by line; blank for none."
-        ),
+    prefix: Path | None = option(
+        None,
+        "File with the beginning of each translation, line by line; blank for none.",
+        panel="Search",
     )
-    required: Path | None = field(
-        default=None,
-        metadata=_flag(
-            "File with phrases that each translation contains, line by line, separated by tabs; "
-            "blank for none."
-        ),
+    required: Path | None = option(
+        None,
+        "File with phrases that each translation contains, line by line, separated by tabs; blank "
+        "for none.",
+        panel="Search",
     )
 
-    def search_options(self) -> SearchOptions:
+    def search_options(self) -> "SearchOptions":
         """Return the options that are numbers."""
+        from keras_bahdanau_runtime.search_options import SearchOptions
+
         return SearchOptions(**{name: getattr(self, name) for name in SETTINGS})
 
     def options(self) -> dict[str, Any]:

@@ -1,18 +1,12 @@
 """Command `translate`: a stream of lines, files that can be resumed, or folders on Ray."""
 
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from keras_bahdanau_cli.arguments import (
-    Artifact,
-    BatchSize,
-    BatchTokens,
-    with_flags_of,
-)
+from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.search_flags import SearchFlags
@@ -22,130 +16,81 @@ from keras_bahdanau_cli.terminal import (
     standard_input,
     standard_stream,
 )
-from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
-from keras_bahdanau_runtime.ray.bulk import translate_folder
-from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.translator import Translator
+from keras_bahdanau_runtime.option_fields import option
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translator import Translator
+
 
 _WHOLE_FILE = "1/1"
 _LINES_PER_UPDATE = 64  # of the progress bar, when lines are streamed
 
 
-@with_flags_of(SearchFlags)
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions:
+    """Files of the command, and where they are translated."""
+
+    artifact: str = argument(ARTIFACT)
+    source: Path | None = argument(
+        "UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or compressed; "
+        "for Ray a folder of such files. Standard input by default, or for -.",
+        None,
+    )
+    output: Path | None = output_path(
+        "A new file of the same format; standard output by default, or for -.", None
+    )
+    resume: bool = option(False, "Continue an interrupted file.", flags="--resume")
+    shard: str = option(
+        _WHOLE_FILE,
+        "I/N: translate only part I of N; the outputs can be concatenated.",
+        panel="System",
+    )
+    text_column: str | None = option(
+        None,
+        "The column of .csv, .jsonl and .parquet to translate, text by default, or such as "
+        "translation.en for a nested one; the number of the column of .tsv, from 1.",
+        panel="Data",
+    )
+    output_column: str | None = option(
+        None,
+        "The column added to .csv, .jsonl and .parquet; translation by default.",
+        panel="Data",
+    )
+    parallel_batches: int | None = option(
+        None,
+        "Batches to run at once; by default one per core, or one per Ray actor.",
+        panel="Batching",
+    )
+    truncate: bool = option(
+        False,
+        "Truncate sources above the limit instead of leaving them out.",
+        flags="--truncate",
+        panel="Limits",
+    )
+    engine: str = option(
+        "local", "local, or ray for a folder of files on many machines.", panel="System"
+    )
+    actors: int | None = option(
+        None, "For ray: files to translate at once; as the CPUs allow by default.", panel="System"
+    )
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The arguments of `translate_file` for the columns."""
+        return {"text_column": self.text_column, "output_column": self.output_column}
+
+
 def translate(
-    artifact: Artifact,
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or "
-            "compressed; for Ray a folder of such files. Standard input by default, or for -."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A new file of the same format; standard output by default, or for -.",
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
-    shard: Annotated[
-        str,
-        typer.Option(
-            help="I/N: translate only part I of N; the outputs can be concatenated.",
-            rich_help_panel="System",
-        ),
-    ] = _WHOLE_FILE,
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The column of .csv, .jsonl and .parquet to translate, text by default, or such "
-            "as translation.en for a nested one; the number of the column of .tsv, from 1.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    output_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The column added to .csv, .jsonl and .parquet; translation by default.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="Time limit of one run of the graph, in seconds.", rich_help_panel="Limits"
-        ),
-    ] = None,
-    megabytes: Annotated[
-        float | None,
-        typer.Option(
-            help="Memory limit of all runs, in MB, without the weights.", rich_help_panel="Limits"
-        ),
-    ] = None,
-    parallel_batches: Annotated[
-        int | None,
-        typer.Option(
-            help="Batches to run at once; by default one per core, or one per Ray actor.",
-            rich_help_panel="Batching",
-        ),
-    ] = None,
-    truncate: Annotated[
-        bool,
-        typer.Option(
-            "--truncate",
-            help="Truncate sources above the limit instead of leaving them out.",
-            rich_help_panel="Limits",
-        ),
-    ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="local, or ray for a folder of files on many machines.", rich_help_panel="System"
-        ),
-    ] = "local",
-    actors: Annotated[
-        int | None,
-        typer.Option(
-            help="For ray: files to translate at once; as the CPUs allow by default.",
-            rich_help_panel="System",
-        ),
-    ] = None,
-    n_best: Annotated[
-        int | None,
-        typer.Option(
-            help="Write this many translations per line, as '0 ||| text ||| score'.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Add the score.", rich_help_panel="Output")
-    ] = False,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="Add the tokens.", rich_help_panel="Output")
-    ] = False,
-    alignments: Annotated[
-        str | None,
-        typer.Option(
-            help="Add pharaoh links between words, or the attention weights as json.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Write JSON lines with all of these.", rich_help_panel="Output"
-        ),
-    ] = False,
-    **flags: Any,
+    job: TranslateOptions,
+    batches: BatchSizes,
+    limits: RunLimits,
+    output_format: OutputFormat,
+    search: SearchFlags,
 ) -> None:
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
@@ -157,16 +102,12 @@ def translate(
     Example:
         keras-bahdanau translate artifact test.en --output test.de
     """
-    source, output = (None if is_dash(path) else path for path in (source, output))
-    limits = {"timeout": timeout, "megabytes": megabytes}
-    options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
-    search = SearchFlags(**flags)
-    output_format = OutputFormat(n_best, scores, tokens, alignments, as_json)
-    if engine not in ("local", "ray"):
-        raise argument_error("engine", "be local or ray", engine)
-    columns = {"text_column": text_column, "output_column": output_column}
-    file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
-    if engine == "ray":
+    source, output = (None if is_dash(path) else path for path in (job.source, job.output))
+    options = {**asdict(batches), "truncate": job.truncate, **search.options()}
+    if job.engine not in ("local", "ray"):
+        raise argument_error("engine", "be local or ray", job.engine)
+    file_flags = {"resume": job.resume, "shard": job.shard if job.shard != _WHOLE_FILE else None}
+    if job.engine == "ray":
         files = {"prefix": search.prefix, "required": search.required}
         _refuse_without("`engine` local", **file_flags, **files)
         if not output_format.is_plain:
@@ -175,38 +116,42 @@ def translate(
                 "be used with `engine` local",
                 received=str(output_format),
             )
-        parallel_batches = 1 if parallel_batches is None else parallel_batches
-        settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
-        options |= search.options()
-        _translate_folder(artifact, source, output, **settings, **limits, **options)
+        settings = {
+            "parallel_batches": 1 if job.parallel_batches is None else job.parallel_batches,
+            "actors": job.actors,
+        }
+        settings |= {**job.columns, **asdict(limits), **options}
+        _translate_folder(job.artifact, source, output, **settings)
         return
-    _refuse_without("`engine` ray", actors=actors)
+    _refuse_without("`engine` ray", actors=job.actors)
     lines = standard_input() if source is None else source
-    parallel_batches = available_cores() if parallel_batches is None else parallel_batches
-    options |= search.options() | search.constraints()
+    options |= search.constraints()
     if output is None:
-        _refuse_without("an `output`", **file_flags, **columns)
+        _refuse_without("an `output`", **file_flags, **job.columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
-        failures = _translate_stream(
-            Translator(artifact_folder(artifact), parallel_batches=parallel_batches, **limits),
-            lines,
-            output_format,
-            options,
-        )
+        failures = _translate_stream(_open(job, limits), lines, output_format, options)
     else:
-        parsed_shard = _parse_shard(shard)
-        translator = Translator(
-            artifact_folder(artifact), parallel_batches=parallel_batches, **limits
+        options |= {"resume": job.resume, "shard": _parse_shard(job.shard), **job.columns}
+        failures = _translate_file(
+            _open(job, limits), lines, output, output_format=output_format, **options
         )
-        settings = {"resume": resume, "shard": parsed_shard, **columns}
-        settings |= {"output_format": output_format, **options}
-        failures = _translate_file(translator, lines, output, **settings)
     if failures:
         raise ArtifactError(f"{failures} lines have no translation.")
 
 
+def _open(job: TranslateOptions, limits: RunLimits) -> "Translator":
+    """Open the artifact."""
+    from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.translator import Translator
+
+    parallel_batches = available_cores() if job.parallel_batches is None else job.parallel_batches
+    return Translator(
+        artifact_folder(job.artifact), parallel_batches=parallel_batches, **asdict(limits)
+    )
+
+
 def _translate_stream(
-    translator: Translator,
+    translator: "Translator",
     source: Source,
     output_format: OutputFormat,
     options: dict[str, Any],
@@ -245,8 +190,10 @@ def _translate_stream(
     return failures
 
 
-def _translate_file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
+def _translate_file(translator: "Translator", source: Source, output: Path, **options: Any) -> int:
     """Translate a file into another one; return the number of failures."""
+    from keras_bahdanau_runtime.bulk.file import translate_file
+
     try:
         with ProgressBar() as progress:
             return translate_file(
@@ -254,12 +201,14 @@ def _translate_file(translator: Translator, source: Source, output: Path, **opti
             )
     except KeyboardInterrupt:
         print_message(f"Interrupted. Run the same command with --resume to continue {output}.")
-        raise typer.Exit(130) from None
+        sys.exit(130)
 
 
 def _translate_folder(
     artifact: str, source: Path | None, output: Path | None, **options: Any
 ) -> None:
+    from keras_bahdanau_runtime.ray.bulk import translate_folder
+
     if source is None or output is None:
         raise argument_error(
             ("source", "output"), "be folders for the engine ray", received=f"{source} and {output}"

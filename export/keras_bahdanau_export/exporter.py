@@ -22,14 +22,13 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_settings import JSON_KEYS, ManifestSearch
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_CARD_FILE,
     MODEL_FILE,
     SHORTLIST_FILE,
     TOKENIZER_FILE,
-    max_batch_size,
-    num_hypotheses,
 )
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
@@ -73,30 +72,32 @@ def export(model, path, overwrite=False, **options):
         ArtifactError: If the TensorFlow process fails otherwise.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
-    job = make_job(model, ExportOptions.from_values(options))
-    job.check()
-    job.model = to_float32(job.model)
+    exporter = make_exporter(model, ExportOptions.from_values(options))
+    exporter.check()
+    exporter.model = to_float32(exporter.model)
     with publish(path, overwrite=overwrite) as folder:
-        manifest = {"packages": _versions(), "signatures": _write_files(job, folder)}
-        manifest |= job.describe()
+        manifest = {"packages": _versions(), "signatures": _write_files(exporter, folder)}
+        manifest |= exporter.describe()
         result = None
-        if "onnx" in job.options.formats:
+        if "onnx" in exporter.options.formats:
             write_manifest(folder, manifest)
-            result = _measure(job, folder, manifest)
-        if job.options.model_card is not None:
+            result = _measure(exporter, folder, manifest)
+        if exporter.options.model_card is not None:
             files = [file.name for file in folder.iterdir()]
-            text = job.options.model_card.text(folder_name(path), manifest, files)
+            text = exporter.options.model_card.text(folder_name(path), manifest, files)
             (folder / MODEL_CARD_FILE).write_text(text, "utf-8")
         write_manifest(folder, manifest)
     return result
 
 
-def make_job(model, options):
-    """Return the `Job` that exports a model with these `ExportOptions`."""
-    return (SearchJob if isinstance(model, GenerationMixin) else ForwardJob)(model, options)
+def make_exporter(model, options):
+    """Return the `Exporter` that exports a model with these `ExportOptions`."""
+    return (SearchExporter if isinstance(model, GenerationMixin) else ForwardExporter)(
+        model, options
+    )
 
 
-class Job:
+class Exporter:
     """Export of one kind of model.
 
     Args:
@@ -149,7 +150,7 @@ class Job:
         raise NotImplementedError
 
 
-class SearchJob(Job):
+class SearchExporter(Exporter):
     """Export of a model that generates: the whole search and, optionally, its single steps."""
 
     def __init__(self, model, options):
@@ -197,13 +198,14 @@ class SearchJob(Job):
             self._drop_long_texts()
         if options.shortlist is not None:
             check_shortlist(options.shortlist, self.model, options.search)
-        settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
-        if max_batch_size(settings, vocabulary) < 1:
+        search = ManifestSearch.from_json(self._search_settings())
+        vocabulary = self.model.target_vocabulary_size
+        if search.max_batch_size(vocabulary) < 1:
             raise argument_error(
                 ("search", "max_length"),
                 "leave a number of candidates and steps that fits int32",
                 received=(
-                    f"{num_hypotheses(settings)} hypotheses of up to {options.max_length} tokens "
+                    f"{search.num_hypotheses} hypotheses of up to {options.max_length} tokens "
                     f"out of {vocabulary}"
                 ),
             )
@@ -289,8 +291,7 @@ class SearchJob(Job):
     def _search_settings(self):
         search = self.options.search
         config = search.get_config()
-        # The manifest's name of `beam_size` is "size", so that earlier versions read the artifact.
-        config = {"size" if name == "beam_size" else name: config[name] for name in config}
+        config = {JSON_KEYS.get(name, name): config[name] for name in config}
         return {
             "class": type(search).__name__,
             **config,
@@ -304,7 +305,7 @@ class SearchJob(Job):
         return sources + [self.options.tokenizer.encode_source(text) for text in self.options.texts]
 
 
-class ForwardJob(Job):
+class ForwardExporter(Exporter):
     """Export of a Keras model without a search: its forward pass."""
 
     def check(self):
@@ -344,49 +345,49 @@ class ForwardJob(Job):
         return {"precision": self.options.precision, "size": size, **result.to_json()}
 
 
-def _write_files(job, folder):
+def _write_files(exporter, folder):
     """Write the graphs, tokenizer and shortlist of an artifact; return the graphs' signatures."""
     require("tensorflow", extra="export")
-    if job.options.tokenizer:
-        job.options.tokenizer.save(folder / TOKENIZER_FILE)
-    if job.options.shortlist is not None:
-        job.options.shortlist.save(folder / SHORTLIST_FILE)
+    if exporter.options.tokenizer:
+        exporter.options.tokenizer.save(folder / TOKENIZER_FILE)
+    if exporter.options.shortlist is not None:
+        exporter.options.shortlist.save(folder / SHORTLIST_FILE)
     is_tensorflow = keras.config.backend() == "tensorflow"
     write = trace_and_write if is_tensorflow else trace_in_subprocess
-    signatures = write(job.model, job.options, folder)
-    if job.options.precision == "float32":
+    signatures = write(exporter.model, exporter.options, folder)
+    if exporter.options.precision == "float32":
         from keras_bahdanau_export.graph.shared_weights import share_weights  # needs onnx_ir
 
         share_weights(folder)
     return signatures
 
 
-def _measure(job, folder, manifest):
+def _measure(exporter, folder, manifest):
     """Compare the graphs with the model, and reduce their precision; return the parity.
 
     Args:
-        job: A `Job`.
+        exporter: An `Exporter`.
         folder: The `Path` of the artifact.
         manifest: The manifest's entries, to which the figures are added.
     """
-    graphs = job.open(folder)
-    result = job.compare(graphs)
+    graphs = exporter.open(folder)
+    result = exporter.compare(graphs)
     manifest["parity"] = {**result.to_json(), "tf32": False}  # runtimes default to no TF32
     logger.info("%s", result)
-    if job.options.shortlist is not None:
-        manifest["shortlist"] = job.shortlist_loss(graphs)
+    if exporter.options.shortlist is not None:
+        manifest["shortlist"] = exporter.shortlist_loss(graphs)
         logger.info("Shortlist: %s", manifest["shortlist"])
-    if job.options.precision != "float32":
-        manifest["precision"] = _reduce_precision(job, folder, manifest, graphs)
+    if exporter.options.precision != "float32":
+        manifest["precision"] = _reduce_precision(exporter, folder, manifest, graphs)
         logger.info("Precision: %s", manifest["precision"])
     return result
 
 
-def _reduce_precision(job, folder, manifest, graphs):
+def _reduce_precision(exporter, folder, manifest, graphs):
     """Rewrite every graph in reduced precision; return what that saves and costs.
 
     Args:
-        job: A `Job`.
+        exporter: An `Exporter`.
         folder: The `Path` of the artifact.
         manifest: The manifest's entries. It is written again, as the runtime checks the size and
             hash of each file.
@@ -398,11 +399,11 @@ def _reduce_precision(job, folder, manifest, graphs):
 
     size = _size(folder)
     for path in sorted(folder.glob("*.onnx")):
-        reduce_precision(path, job.options.precision)
+        reduce_precision(path, exporter.options.precision)
     size = _size(folder) / size
     share_weights(folder)
     write_manifest(folder, manifest)
-    return job.precision_loss(graphs, job.open(folder), size)
+    return exporter.precision_loss(graphs, exporter.open(folder), size)
 
 
 def _size(folder):

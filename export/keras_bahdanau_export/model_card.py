@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.run_folder import (
     AVERAGE_FILE,
     BEST_FILE,
@@ -172,6 +171,8 @@ class _Run:
             corpus = Path(self.options["source"])
         rows: _Table = [("texts", [*self._names("source"), *self._names("target")])]
         if (corpus / MANIFEST_FILE).is_file():
+            from keras_bahdanau.data.corpus import PreparedCorpus
+
             rows.append(("pairs", PreparedCorpus(corpus).pairs))
         held_out = [*self._names("validation_source"), *self._names("validation_target")]
         return [row for row in [*rows, ("held-out texts", held_out)] if row[1]]

@@ -116,10 +116,12 @@ def to_float32(model):
     logger.info("The model computes in %s. It is exported in float32.", " and ".join(mixed))
     unloadable = unloadable_objects(model, imports=True)
     if unloadable:
-        raise ValueError(
-            f"Argument `model`, which computes in {mixed[0]}, must contain only classes and "
-            "functions under @keras.saving.register_keras_serializable(), so that a float32 copy "
-            f"can be made. Received: {', '.join(unloadable)}"
+        raise argument_error(
+            "model",
+            "contain only classes and functions under "
+            "@keras.saving.register_keras_serializable(), so that a float32 copy of a model that "
+            f"computes in {mixed[0]} can be made",
+            received=", ".join(unloadable),
         )
     global_policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")  # for sublayers created without a policy

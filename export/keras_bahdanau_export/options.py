@@ -1,26 +1,17 @@
 """Options of an export: defaults, help texts, and the checks that need no Keras."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from keras_bahdanau.training.options import check_option_names
 from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import check_option_names, option
 from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
-
-
-def _flag(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a field that is also a flag of the command.
-
-    `type` and `flags` in the metadata are the type and name of the flag, if they differ from those
-    of the field. `panel` is its panel on the help page.
-    """
-    return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +22,7 @@ class ExportOptions:
     flag for each option with a help text, and reads these options from a file with `--config`.
 
     Args:
-        format: "onnx", "tf_saved_model", or a list of both.
         search: The search in the graph; `BeamSearch()` if `None`.
-        max_length: Maximum number of tokens of a hypothesis, an int.
-        max_source_length: Maximum number of source tokens that the runtime accepts, an int; `None`
-            for no limit.
         tokenizer: A `Tokenizer`; `None` for the one attached to the model, `False` for none. An
             artifact without a tokenizer accepts only ids.
         texts: Source sentences to compare on, in addition to random ids; they need a tokenizer.
@@ -47,7 +34,6 @@ class ExportOptions:
         precision: Number format of the weights: "float32", "float16" (for GPUs; on a CPU it only
             makes the file smaller) or "int8" (for CPUs). The float32 graph is compared with Keras
             first, then the reduced graph with the float32 graph.
-        max_bleu_loss: Maximum loss of BLEU on `texts` by the precision, and by the shortlist.
         imports: Names of modules that register custom layers, which the TensorFlow process imports
             before it loads the model. It finds the modules of the model's own layers without this.
         input_names: For a model without a search, a name for each graph input, in the order of
@@ -68,19 +54,19 @@ class ExportOptions:
     >>> ExportOptions(precision="int8", max_length=60).formats
     ['onnx']
 
-    From a YAML or JSON file, read by `keras_bahdanau.training.options.read_options`:
+    From a YAML or JSON file, read by `keras_bahdanau_runtime.option_files.read_options`:
 
     ```python
     export(model, "artifact", **read_options("export.yaml"))
     ```
     """
 
-    format: str | Sequence[str] = _flag(
+    format: str | Sequence[str] = option(
         "onnx", "onnx or tf_saved_model; may be repeated.", type=list[str], panel="Output"
     )
     search: Any = None
-    max_length: int = _flag(100, "Maximum number of output tokens.", panel="Search")
-    max_source_length: int | None = _flag(
+    max_length: int = option(100, "Maximum number of output tokens.", panel="Search")
+    max_source_length: int | None = option(
         None,
         "Maximum number of source tokens that the artifact accepts; no limit by default.",
         panel="Output",
@@ -88,21 +74,21 @@ class ExportOptions:
     tokenizer: Any = None
     texts: Sequence[str] = ()
     references: Sequence[str] = ()
-    stepwise: bool = _flag(
+    stepwise: bool = option(
         False, "Also write encoder.onnx and step.onnx, for decoding token by token.", panel="Output"
     )
-    cuda_graphs: bool = _flag(
+    cuda_graphs: bool = option(
         False,
         "Also write the search split at its loop, for CUDA graphs on a GPU.",
         panel="Output",
     )
-    precision: str = _flag(
+    precision: str = option(
         "float32", "Number format: float32, float16 (GPU) or int8 (CPU).", panel="Output"
     )
-    max_bleu_loss: float = _flag(
+    max_bleu_loss: float = option(
         0.5, "Maximum loss of BLEU by the precision, and by the shortlist.", panel="Validation"
     )
-    imports: Sequence[str] = _flag(
+    imports: Sequence[str] = option(
         (),
         "A module that registers custom layers; may be repeated.",
         type=list[str],

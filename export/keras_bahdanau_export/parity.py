@@ -11,7 +11,7 @@ from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, checked_texts
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError, argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -158,10 +158,10 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         ArtifactError: As `Translator` raises it for the artifact.
     """
     manifest, model = read_manifest(path), to_float32(model)
-    check_range("count", count, int, 0 if manifest.search else 1)
+    check_range("count", count, int, 0 if manifest.search.document else 1)
     check_range("seed", seed, int, 0)
     is_reduced = "precision" in manifest.other
-    if not manifest.search:
+    if not manifest.search.document:
         if len(texts):
             raise argument_error(
                 "texts",
@@ -187,19 +187,20 @@ def _compare_search(model, manifest, texts, count, seed, providers):
             "be the model that the artifact was exported from, which has a search",
             received=f"a {type(model).__name__}",
         )
-    settings = dict(manifest.search)
+    settings = dict(manifest.search.document)
     max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
     try:
         search = search_classes()[name].from_config(settings)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the settings of a search that is imported. "
-            f"Received: {manifest.search!r:.200}"
+            f"Received: {manifest.search.document!r:.200}"
         ) from error
     translator = Translator(manifest.folder, providers, cuda_graphs=False)
     limit = manifest.max_source_length
     sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-    encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
+    texts = checked_texts("texts", texts)
+    encoded = encode_texts(texts, translator.require_tokenizer()) if texts else []
     sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
     if not sources:
         raise argument_error(

@@ -77,7 +77,7 @@ def trace_graphs(model, options):
     graphs = {
         "translate": TracedGraph(fixed, signature, None, description),
         "translate_with_options": TracedGraph(
-            *search_function(model, *search, with_options=True),
+            *search_function(model, *search, options_are_inputs=True),
             MODEL_FILE,
             description,
             search_defaults(options.search, options.max_length),
@@ -134,7 +134,7 @@ def trace_and_write(model, options, folder):
     return {name: signature.to_json() for name, signature in signatures.items()}
 
 
-def search_function(model, search, max_length, shortlist=None, with_options=False):
+def search_function(model, search, max_length, shortlist=None, options_are_inputs=False):
     """Return the whole search: source ids to tokens, scores, lengths and alignments.
 
     Args:
@@ -142,14 +142,14 @@ def search_function(model, search, max_length, shortlist=None, with_options=Fals
         search: The search in the graph.
         max_length: Maximum number of tokens of a hypothesis, an int.
         shortlist: A `Shortlist` of the ids to search, or `None`.
-        with_options: Whether the settings of the search are inputs, after the others.
+        options_are_inputs: Whether the settings of the search are inputs, after the others.
 
     Returns:
         `(function, signature)`. The signature is `SAMPLE` for a search that draws random numbers,
         else `TRANSLATE`, with the options.
     """
     signature = search_signature(search)
-    if with_options:
+    if options_are_inputs:
         names = search_defaults(search, max_length)
         options = tuple(option for option in OPTIONS.values() if option.name in names)
         signature = dataclasses.replace(signature, options=options)
@@ -158,8 +158,8 @@ def search_function(model, search, max_length, shortlist=None, with_options=Fals
     def translate(*tensors):
         inputs = dict(zip(names, tensors, strict=True))
         source, configured = inputs.pop("source"), search
-        if with_options:
-            configured, inputs = _with_options(search, inputs, ops.shape(source)[0])
+        if options_are_inputs:
+            configured, inputs = _configured_search(search, inputs, ops.shape(source)[0])
         result = model.search(source, configured, max_length, shortlist, **inputs)._asdict()
         return [result[tensor.name] for tensor in signature.outputs]
 
@@ -176,7 +176,7 @@ def search_defaults(search, max_length):
     return {name: np.asarray(value, OPTIONS[name].dtype) for name, value in defaults.items()}
 
 
-def _with_options(search, inputs, batch):
+def _configured_search(search, inputs, batch):
     """Return a search whose settings are the tensors in `inputs`, and the rest for its call."""
     settings = {name: inputs.pop(name) for name in search.options()}
     if "beam_size" in settings:
@@ -185,7 +185,7 @@ def _with_options(search, inputs, batch):
         # The size of an axis, so that the passes can tell which sizes are multiples of it.
         settings["beam_size"] = ops.shape(ops.arange(size, dtype="int32"))[0]
     limits = ops.broadcast_to(inputs.pop("max_length"), (batch,))
-    return search.with_options(**settings), {**inputs, "limits": limits}
+    return search.with_settings(**settings), {**inputs, "limits": limits}
 
 
 def search_signature(search):

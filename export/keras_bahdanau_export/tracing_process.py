@@ -20,7 +20,7 @@ from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau_export.model_config import config_dicts, unloadable_objects
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.trace import trace_and_write
-from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
@@ -100,12 +100,13 @@ def check_loadable(model, imports):
     """
     unloadable = unloadable_objects(model, imports)
     if unloadable:
-        raise ValueError(
-            "Argument `model` must contain only classes and functions that the TensorFlow process "
-            "which traces it can import. Define them in a module, not in the script or notebook "
-            "that runs, each under @keras.saving.register_keras_serializable(), and import them "
-            "from there. (With KERAS_BACKEND=tensorflow no process is needed.) "
-            f"Received: {', '.join(unloadable)}"
+        raise argument_error(
+            "model",
+            "contain only classes and functions that the TensorFlow process which traces it can "
+            "import. Define them in a module, not in the script or notebook that runs, each under "
+            "@keras.saving.register_keras_serializable(), and import them from there. With "
+            "KERAS_BACKEND=tensorflow no process is needed",
+            received=", ".join(unloadable),
         )
 
 

@@ -115,7 +115,7 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
         parse_manifest(folder, json.loads(text))  # the checks of the reader
     except (CorruptArtifactError, TypeError) as error:
-        raise ValueError(f"Argument `contents` must form a valid manifest. {error}") from error
+        raise argument_error("contents", "form a valid manifest", received=str(error)) from error
     (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
 
 

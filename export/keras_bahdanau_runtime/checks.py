@@ -4,13 +4,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
+
+# Many modules need only the checks without arrays, and numpy takes a third of a command's start.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 def check_positive(**numbers: Any) -> None:
@@ -113,8 +115,12 @@ def unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return document
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str, constants: bool = True) -> Any:
     """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        constants: Whether it may contain NaN, Infinity and -Infinity, which are not JSON.
 
     Raises:
         ValueError: The text is not JSON, a key occurs twice in an object, objects are nested too
@@ -127,9 +133,19 @@ def parse_json(text: str | bytes) -> Any:
     ValueError: the key 'a' occurs 2 times
     """
     try:
-        return json.loads(text, object_pairs_hook=unique_keys)
+        return _DECODERS[constants].decode(text)
     except RecursionError as error:
         raise ValueError("JSON with too many levels") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is not a JSON number")
+
+
+_DECODERS = {
+    True: json.JSONDecoder(object_pairs_hook=unique_keys),
+    False: json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse_constant),
+}
 
 
 def check_text(name: str, text: Any) -> None:
@@ -174,8 +190,10 @@ def checked_stream(
     return checked()
 
 
-def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
+def checked_array(name: str, value: "ArrayLike") -> "NDArray[Any]":
     """Return the value as an array; raise a `ValueError` if its rows differ in length."""
+    import numpy as np
+
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -185,8 +203,8 @@ def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
 
 
 def checked_ids(
-    name: str, value: ArrayLike, vocabulary: int, max_length: int | None
-) -> NDArray[np.int32]:
+    name: str, value: "ArrayLike", vocabulary: int, max_length: int | None
+) -> "NDArray[np.int32]":
     """Return ids as an int32 array `(B, T)`.
 
     Raises:
@@ -198,6 +216,8 @@ def checked_ids(
     >>> checked_ids("source", [[5, 3], [3, 0]], vocabulary=10, max_length=None).shape
     (2, 2)
     """
+    import numpy as np
+
     array = checked_array(name, value)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
         raise argument_error(

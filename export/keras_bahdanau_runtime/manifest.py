@@ -24,6 +24,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     argument_error,
 )
+from keras_bahdanau_runtime.search_settings import JSON_KEYS, RANGES, ManifestSearch
 from keras_bahdanau_runtime.signature import (
     FORMAT,
     FORMAT_VERSION,
@@ -45,11 +46,6 @@ _NO_LINK = (
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _INT32_MAX = 2**31 - 1
-# Integer settings of a search that the runtime reads, and the smallest valid value of each.
-_SEARCH_COUNTS = {
-    **dict.fromkeys(("size", "n", "n_best", "groups", "max_length"), 1),
-    **dict.fromkeys(("min_length", "no_repeat_ngram", "seed"), 0),
-}
 T = TypeVar("T")
 
 
@@ -85,7 +81,7 @@ class Manifest:
     signatures: Mapping[str, Any]
     vocabulary: Mapping[str, int]
     max_source_length: int | None
-    search: Mapping[str, Any]
+    search: ManifestSearch
     packages: Mapping[str, str]
     parity: Mapping[str, Any]
     other: Mapping[str, Any]
@@ -123,6 +119,12 @@ class Manifest:
             if received == signature.to_json():
                 return signature
         return None
+
+    @property
+    def options(self) -> list[str]:
+        """Names of the options that `model.onnx` has, in the order of `OPTIONS`."""
+        signature = self.search_signature
+        return [option.name for option in signature.options] if signature else []
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a listed file after verifying their size and hash.
@@ -345,6 +347,7 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     for key in values["vocabulary"]:
         check_count(values["vocabulary"], key, 1, "in 'vocabulary', ")
     _check_search(path, values["search"])
+    values["search"] = ManifestSearch.from_json(values["search"])
     for key in values["packages"]:
         field(values["packages"], key, str, "in 'packages', ")
     max_source_length = document.get("max_source_length")
@@ -382,11 +385,19 @@ def _check_count(
 
 
 def _check_search(path: Path, search: Mapping[str, Any]) -> None:
-    """Check the settings of a search that the runtime reads."""
-    for key, low in _SEARCH_COUNTS.items():
-        if search.get(key) is not None:
-            _check_count(path, search, key, low, "in 'search', ")
+    """Check the settings of a search; earlier versions had wider ranges, or none."""
     forbidden, ratio = search.get("forbidden"), search.get("max_length_ratio")
+    for name, (kind, low, _) in RANGES.items():
+        key = JSON_KEYS.get(name, name)
+        if search.get(key) is None or name in ("forbidden", "max_length_ratio"):
+            continue
+        if kind is int:
+            _check_count(path, search, key, int(low), "in 'search', ")
+        elif type(search[key]) not in (int, float):
+            raise CorruptArtifactError(
+                f"{path}: expected in 'search', {key!r} to be a number. "
+                f"Received: {search[key]!r:.80}"
+            )
     if forbidden is not None and not (
         isinstance(forbidden, list)
         and all(type(index) is int and index >= 0 for index in forbidden)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.checks import (
     check_positive,
     check_text,
@@ -26,7 +27,7 @@ from keras_bahdanau_runtime.signature import SCORE, SCORE_FILE
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS, Outputs, ordered_map
+from keras_bahdanau_runtime.translation import Outputs, ordered_map
 
 Pair = tuple[list[int], list[int]]  # ids of a source and of its target
 
@@ -96,7 +97,7 @@ class Scorer:
     @property
     def max_target_length(self) -> int | None:
         """Largest number of target tokens, the `max_length` of the search; `None` for no limit."""
-        limit = self._manifest.search.get("max_length")
+        limit = self._manifest.search.max_length
         return None if limit is None else int(limit)
 
     def score(

@@ -17,6 +17,7 @@ from keras_bahdanau_runtime.errors import (
     argument_error,
 )
 from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.session import Providers, device_of, open_graph, run
 from keras_bahdanau_runtime.signature import MODEL_FILE, TRANSLATE, Signature
 
@@ -142,7 +143,7 @@ def checked_outputs(
 
 def checked_noise(
     noise: ArrayLike | None,
-    search: Mapping[str, Any],
+    search: ManifestSearch,
     rows: int,
     megabytes: float | None = None,
 ) -> NDArray[np.float32]:
@@ -158,14 +159,14 @@ def checked_noise(
         ValueError: `noise` has another shape or dtype, or numbers outside [0, 1).
         LimitError: The numbers of an untrusted artifact exceed `megabytes` or the memory.
     """
-    shape = (rows, search["n"], search["max_length"])
+    shape = (rows, search.num_hypotheses, search.max_steps)
     if noise is None:
         size = 4 * math.prod(shape) / 2**20
         too_large = f"The search needs {size:.0f} MB of random numbers, shape {shape}: too many."
         if megabytes is not None and size > megabytes:
             raise LimitError(too_large)
         try:
-            return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+            return np.random.default_rng(search.seed).random(shape, dtype=np.float32)
         except MemoryError as error:
             raise LimitError(too_large) from error
     array = checked_array("noise", noise)

@@ -19,8 +19,7 @@ from keras_bahdanau_runtime.errors import ArgumentError, UnsupportedArtifactErro
 from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_settings import SearchSettings, check_setting
-from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SETTINGS, num_hypotheses
-from keras_bahdanau_runtime.stepper import max_output_length
+from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SETTINGS
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -47,12 +46,11 @@ class SearchOptions(SearchSettings):
                 )
         return cls(**values)
 
-    def check(self, manifest: Manifest, max_beam_size: int | None = None) -> None:
+    def check(self, manifest: Manifest) -> None:
         """Check the options against the limits of an artifact.
 
         Args:
             manifest: Manifest of the artifact.
-            max_beam_size: int. A limit for `beam_size` below that of the artifact.
 
         Raises:
             ValueError: A number is out of its range. The message names the range.
@@ -60,8 +58,7 @@ class SearchOptions(SearchSettings):
         """
         require_options(manifest, self.values())
         search = manifest.search
-        beam = min(num_hypotheses(search), max_beam_size or num_hypotheses(search))
-        self.check_values(int(search.get("max_length", 1)), search.get("min_length") or 0, beam)
+        self.check_values(search.max_steps, search.min_length or 0, search.num_hypotheses)
 
     def check_values(
         self,
@@ -98,7 +95,7 @@ class SearchOptions(SearchSettings):
 
     def output_limit(self, manifest: Manifest, source_length: int) -> int:
         """Return the largest number of output tokens for a source of this many tokens."""
-        limit = max_output_length(manifest.search, source_length)
+        limit = manifest.search.output_limit(source_length)
         return limit if self.max_length is None else min(limit, self.max_length)
 
     def values(self) -> dict[str, Any]:
@@ -130,13 +127,11 @@ NO_CONSTRAINTS = Constraints()
 
 def require_options(manifest: Manifest, names: Iterable[str]) -> None:
     """Raise an `UnsupportedArtifactError` unless `model.onnx` has the options with these names."""
-    signature = manifest.search_signature
-    options = {option.name for option in signature.options} if signature else set()
     for name in names:
-        if name not in options:
+        if name not in manifest.options:
             reason = (
-                f"a {manifest.search.get('class', 'search')} has no such option"
-                if options
+                f"a {manifest.search.name} has no such option"
+                if manifest.options
                 else "it was written by an older version. Export it again to set options"
             )
             raise UnsupportedArtifactError(
@@ -455,13 +450,11 @@ def check_constraints(
     Raises:
         ValueError: The prefix or the required phrases are longer than the output may be, or there
             are phrases and `beam_size` is 1.
-        UnsupportedArtifactError: The artifact has no such option.
     """
-    inputs = constraint_inputs([constraints])
-    require_options(manifest, inputs)
     if constraints.required:
         check_beam_for_phrases(beam_size)
-    room, forced = shortlist_room(manifest), len(forced_ids(inputs))
+    room = shortlist_room(manifest)
+    forced = len({*constraints.prefix, *itertools.chain(*constraints.required)} - {*SPECIAL})
     if room is not None and forced > room:
         name = "prefixes" if constraints.prefix else "required"
         raise argument_error(
@@ -470,7 +463,7 @@ def check_constraints(
             "artifact has room, phrases included",
             received=str(forced),
         )
-    check_room(constraints, limit, manifest.search.get("forbidden") or ())
+    check_room(constraints, limit, manifest.search.forbidden)
 
 
 def shortlist_room(manifest: Manifest) -> int | None:

@@ -124,19 +124,3 @@ SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE, SCORE_FILE: SCORE}
 def weights_file(graph: str) -> str:
     """Return the name of the file for weights that are too large for the graph's own file."""
     return f"{graph}.data"
-
-
-def num_hypotheses(search: Mapping[str, Any]) -> int:
-    """Return how many hypotheses a search keeps per sentence; `search` are its settings."""
-    return int(search.get("size") or search.get("n") or 1)
-
-
-def num_returned(search: Mapping[str, Any]) -> int:
-    """Return how many hypotheses a search returns per sentence; `search` are its settings."""
-    return int(search.get("n_best") or num_hypotheses(search))
-
-
-def max_batch_size(search: Mapping[str, Any], vocabulary: int) -> int:
-    """Return the largest batch of a search, which counts candidates and steps in int32."""
-    steps = int(search.get("max_length", 1))
-    return int((2**31 - 1) // (num_hypotheses(search) * max(vocabulary, steps)))

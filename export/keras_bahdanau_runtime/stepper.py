@@ -1,7 +1,7 @@
 """Decode token by token with `encoder.onnx` and `step.onnx`."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.session import Providers, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
@@ -157,7 +158,7 @@ class Stepper:
     def greedy(
         self,
         source: NDArray[np.int32],
-        search: Mapping[str, Any],
+        search: ManifestSearch,
         max_length: int,
         prefix: Sequence[int] = (),
         completions: Iterable[tuple[int, int]] = (),
@@ -194,7 +195,7 @@ class Stepper:
     def likeliest_words(
         self,
         source: NDArray[np.int32],
-        search: Mapping[str, Any],
+        search: ManifestSearch,
         prefix: Sequence[int],
         allowed: Collection[int] | None,
         count: int,
@@ -261,12 +262,12 @@ def _check_rows(state: Values, rows: int) -> None:
             )
 
 
-def _excluded_tokens(search: Mapping[str, Any], output: list[int]) -> set[int]:
+def _excluded_tokens(search: ManifestSearch, output: list[int]) -> set[int]:
     """Return the ids that the settings of a search exclude after the tokens `output`."""
-    excluded = set(search.get("forbidden") or ())
-    if len(output) + 1 < (search.get("min_length") or 0):
+    excluded = set(search.forbidden)
+    if len(output) + 1 < (search.min_length or 0):
         excluded.add(EOS)
-    n = search.get("no_repeat_ngram") or 0
+    n = search.no_repeat_ngram or 0
     if 0 < n <= len(output):
         prefix = output[len(output) - n + 1 :]
         starts = range(len(output) - n + 1)
@@ -274,23 +275,12 @@ def _excluded_tokens(search: Mapping[str, Any], output: list[int]) -> set[int]:
     return excluded
 
 
-def _best_allowed(
-    log_probs: NDArray[np.float32], search: Mapping[str, Any], output: list[int]
-) -> int:
+def _best_allowed(log_probs: NDArray[np.float32], search: ManifestSearch, output: list[int]) -> int:
     """Return the likeliest id that the settings of a search do not exclude after `output`."""
     scores = log_probs.copy()
     excluded = _excluded_tokens(search, output)
     scores[[index for index in excluded if index < len(scores)]] = -np.inf
     return int(scores.argmax())
-
-
-def max_output_length(search: Mapping[str, Any], source_length: int) -> int:
-    """Return the largest output length of a search with these settings, in tokens."""
-    max_length, ratio = int(search.get("max_length", 100)), search.get("max_length_ratio")
-    if ratio is None:
-        return max_length
-    limit = int(np.float32(ratio) * np.float32(source_length))  # float32 like the graph
-    return min(max_length, max(1, limit))
 
 
 def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ encode the texts -> sort by length -> search in batches -> decode hypotheses -> 
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
 from keras_bahdanau_runtime.errors import (
     ArgumentError,
@@ -32,11 +33,6 @@ from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 _T = TypeVar("_T")
 _Result = TypeVar("_Result")
 Outputs = Mapping[str, NDArray[Any]]
-# A batch runs until its last sentence ends, which takes longer in larger batches. On a CPU, batches
-# of 16 take 0.8 to 0.9 of the time of batches of 32.
-BATCH_SIZE = 16
-# Memory and time grow with the padded ids. A batch of ordinary sentences has about 500.
-BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +126,7 @@ def translate_texts(
         raise argument_error("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     encoding_limit = None if keep and not truncate else max_source_length
-    texts, invalid = _replace_invalid(texts) if keep else (texts, {})
+    texts, invalid = _replace_invalid(texts) if keep else (checked_texts("texts", texts), {})
     encoded = encode_texts(texts, tokenizer, encoding_limit, truncate)
     results = [[] if ids else [empty_translation(alignments)] for ids in encoded]
     for index, reason in invalid.items():
@@ -233,12 +229,14 @@ def _search(
 
 
 def encode_texts(
-    texts: Iterable[str],
+    texts: Sequence[str],
     tokenizer: Tokenizer,
     max_source_length: int | None = None,
     truncate: bool = False,
 ) -> list[list[int]]:
     """Return the ids of texts, an empty list for a blank text; arguments as `translate_texts`.
+
+    `checked_texts` has checked the texts.
 
     Example:
 
@@ -246,7 +244,6 @@ def encode_texts(
     >>> [len(ids) for ids in encode_texts(["a", " "], tokenizer)]
     [2, 0]
     """
-    texts = checked_texts("texts", texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     encoded: list[list[int]] = [[] for _ in texts]
     encodings = tokenizer.encode_sources([texts[index] for index in filled])

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
@@ -39,6 +40,7 @@ from keras_bahdanau_runtime.search_options import (
     constraint_inputs,
     encode_constraints,
     forced_ids,
+    require_options,
     shortlist_room,
     spelled_ids,
     text_constraints,
@@ -49,16 +51,13 @@ from keras_bahdanau_runtime.signature import (
     NOISE,
     TOKENIZER_FILE,
     TRANSLATE,
-    max_batch_size,
     weights_file,
 )
-from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
-    BATCH_SIZE,
-    BATCH_TOKENS,
     Alternative,
     Outputs,
     Translation,
@@ -184,7 +183,7 @@ class Translator:
                 f"{folder}: the manifest has no vocabulary size for 'source'."
             )
         self._is_sampling = manifest.is_sampling()
-        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search):
+        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search.document):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many random numbers the search needs."
             )
@@ -331,15 +330,16 @@ class Translator:
         constraints = text_constraints(
             tokenizer, texts, prefixes, suppressed, disable_unknown, required, on_error
         )
-        check_constraints(constraints(None), self.manifest, 1)
+        require_options(self.manifest, constraint_inputs([constraints(None)]))
 
         def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
             rows = [constraints(index) for index in indices]
+            inputs = constraint_inputs(rows)
+            require_options(self.manifest, inputs)
             for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
                 limit = settings.output_limit(self.manifest, length)
                 check_constraints(row, self.manifest, limit, settings.beam_size)
-            inputs = settings.inputs() | constraint_inputs(rows)
-            return self.search(source, alignments, inputs=inputs)
+            return self.search(source, alignments, inputs=settings.inputs() | inputs)
 
         return translate_texts(
             texts,
@@ -444,8 +444,11 @@ class Translator:
         Raises:
             ValueError: As `translate`.
         """
-        limit = self.manifest.max_source_length
-        return [ids for ids in encode_texts(texts, self.require_tokenizer(), limit) if ids]
+        return [ids for ids in self._encode(checked_texts("texts", texts)) if ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of checked texts, an empty list for a blank text."""
+        return encode_texts(texts, self.require_tokenizer(), self.manifest.max_source_length)
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
@@ -471,7 +474,7 @@ class Translator:
         """
         vocabulary = self.manifest.vocabulary
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
-        max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
+        max_rows = self.manifest.search.max_batch_size(vocabulary.get("target", 1))
         if len(array) > max_rows:
             raise argument_error(
                 "source", f"have at most {max_rows} rows", received=str(len(array))
@@ -624,9 +627,9 @@ class Translator:
         ...     print(piece, end="", flush=True)
         """
         check_text("text", text)
-        [ids] = self.encode([text]) or [[]]  # a blank text has none
+        [ids] = self._encode([text])
         if max_length is None:
-            max_length = max_output_length(self.manifest.search, len(ids))
+            max_length = self.manifest.search.output_limit(len(ids))
         check_positive(max_length=max_length)
         start = encode_constraints(self.require_tokenizer(), prefix)
         check_prefix(start, max_length)
@@ -669,15 +672,15 @@ class Translator:
         check_text("text", text)
         check_text("prefix", prefix)
         check_positive(count=count)
-        source = self.encode([text])
-        if not source:
+        [ids] = self._encode([text])
+        if not ids:
             raise argument_error("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer(), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
         start = spelled_ids(tokenizer, "prefix", prefix)
-        limit = max_output_length(self.manifest.search, len(source[0]))
+        limit = self.manifest.search.output_limit(len(ids))
         if len(start) >= limit:
             raise argument_error(
                 "prefix",
@@ -685,7 +688,7 @@ class Translator:
                 received=str(len(start)),
             )
         words = self.open_stepper().likeliest_words(
-            np.array(source, np.int32),
+            np.array([ids], np.int32),
             self.manifest.search,
             start,
             allowed,

@@ -197,10 +197,10 @@ class ResumableEpochs(keras.callbacks.Callback):
     Example:
 
     ```python
-    model.fit(data, epochs=20, shuffle=False, callbacks=[ResumableEpochs(data, seed=1)])
+    model.fit(data, epochs=20, callbacks=[ResumableEpochs(data, seed=1)])
     # later, with the model of epoch 7
     again = ResumableEpochs(data, seed=1)
-    model.fit(data, epochs=20, initial_epoch=7, shuffle=False, callbacks=[again])
+    model.fit(data, epochs=20, initial_epoch=7, callbacks=[again])
     ```
     """
 

@@ -23,6 +23,9 @@ class EpochDataset(keras.utils.PyDataset):
     unless a callback sets `epoch` in its `on_epoch_begin`. The dataset has one thread and no
     `workers`, because Keras uses batches that these have prefetched for one epoch in the next.
 
+    `Seq2Seq.fit` keeps this order. The `fit` of another Keras model shuffles the batches with
+    Python's `random` unless it is called with `shuffle=False`.
+
     Attributes:
         epoch: The epoch that determines the order, 0 at first. May be set.
     """

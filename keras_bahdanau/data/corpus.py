@@ -257,11 +257,9 @@ class PreparedCorpus:
     ```python
     corpus = PreparedCorpus("corpus")
     print(corpus.pairs, "pairs in", len(corpus.sizes), "shards")
-    model = RNNSearch(
-        corpus.tokenizer.source_vocabulary_size, corpus.tokenizer.target_vocabulary_size
-    )
+    model = RNNSearch.from_tokenizer(corpus.tokenizer)
     model.compile("adam", TokenCrossentropy())
-    model.fit(PreparedDataset(corpus), shuffle=False)
+    model.fit(PreparedDataset(corpus))
     ```
     """
 

@@ -9,7 +9,6 @@ last one, and every file depends only on the texts and options.
 
 import contextlib
 import hashlib
-import inspect
 import json
 import logging
 import multiprocessing
@@ -53,22 +52,17 @@ from keras_bahdanau.data.corpus import (
     shard_name,
 )
 from keras_bahdanau.data.filters import PairFilter
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau.data.options import PrepareOptions
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256, fsync
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
-from keras_bahdanau_runtime.text.tokenizer import (
-    MIN_VOCABULARY_SIZE,
-    Tokenizer,
-    check_kind,
-    check_normalization,
-)
-from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
+from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-TOO_LONG = ("cut", "drop")
+# Options of a tokenizer to learn.
+_LEARNED = ("vocabulary_size", "joint", "sample", "normalization")
 WORK = "work"  # folder of intermediate files inside the corpus
 PLAN_FILE = "plan.json"
 _BLOCK_PAIRS = 25_000  # pairs of a block, at most
@@ -81,21 +75,12 @@ def prepare(
     sources: Paths,
     targets: Paths | None,
     output: str | os.PathLike[str],
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str = "bpe",
     alignments: Paths | None = None,
-    vocabulary_size: int = 8000,
-    joint: bool = True,
-    sample: int = 100_000,
-    normalization: str | None = None,
-    shard_pairs: int = 250_000,
-    max_length: int | None = None,
-    too_long: str = "cut",
-    seed: int = 0,
-    processes: int | None = None,
+    *,
     progress: Progress | None = None,
     text_format: TextFormat = UTF_8_TEXT,
-    filter: Sequence[str] = (),
-    kind: str = "bpe",
+    **options: Any,
 ) -> Path:
     """Prepare parallel text as a corpus for `PreparedDataset`.
 
@@ -112,35 +97,13 @@ def prepare(
             sides. Pairs with a blank side are dropped, and their number is logged. Files that look
             wrong, and lines that are not in Unicode form NFC, are logged as warnings.
         output: Folder of the corpus, new or of an interrupted call.
-        tokenizer: A `Tokenizer`; `None` to train one.
+        tokenizer: A `Tokenizer`, or see `PrepareOptions`. With a `Tokenizer` or a file, leave out
+            `vocabulary_size`, `joint`, `sample` and `normalization`.
         alignments: As many files of word alignments in Pharaoh format, whose positions count the
             tokens of `tokenizer`; `None` for none.
-        vocabulary_size: See `Tokenizer.train`. With a `tokenizer`, leave out this argument, and
-            also `joint`, `sample` and `normalization`.
-        joint: Whether both languages share a vocabulary.
-        sample: Number of random pairs that the tokenizer is trained on.
-        normalization: "nfc" or "nfkc": Unicode form that the tokenizer converts all text to.
-        shard_pairs: Approximate number of pairs of a shard.
-        max_length: Largest number of ids of a source or a target; `None` for no limit.
-        too_long: "cut" to cut longer sequences, whose last id stays the last; "drop" to drop their
-            pairs. Their number is logged.
-        seed: Non-negative int, seed of the sample and the order.
-        processes: Number of processes that encode. `None` for one for each core, or for only this
-            one with fewer than 100,000 pairs.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
         text_format: `TextFormat` of the files: columns, encoding, and what to do with bad lines.
-        filter: Rules that drop pairs. A pair is counted for the first rule that it breaks, and the
-            counts are in the manifest as `filtered`. Lengths are in characters, without spaces at
-            both ends:
-
-            - "length=3:500": each side has 3 to 500 characters; "length=500" has no minimum.
-            - "ratio=3": the longer side has at most 3 times the characters of the shorter one.
-            - "identical": drop pairs with two equal sides.
-            - "duplicate": drop all but the first of equal pairs. It needs about 100 bytes of memory
-              for each different pair.
-            - "script=latin:cyrillic": drop pairs if most letters of the source are not Latin, or
-              most of the target not Cyrillic.
-        kind: Kind of pieces to learn; see `Tokenizer.train`.
+        **options: Other fields of `PrepareOptions`.
 
     Returns:
         The folder, a `Path`.
@@ -161,48 +124,47 @@ def prepare(
         prepare(["pairs.tsv"], None, "filtered", filter=["length=1:500", "duplicate"])
     ```
     """
-    _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
-    check_normalization(normalization)
-    PairFilter(filter)  # raises its errors
-    check_kind(kind)
+    if isinstance(tokenizer, str):
+        options["tokenizer"] = tokenizer
+    checked = PrepareOptions(**options)
+    PairFilter(checked.filter)  # raises its errors
+    if not isinstance(tokenizer, str):
+        loaded: Tokenizer | None = tokenizer
+    else:
+        loaded = None if tokenizer in KINDS else Tokenizer.load(tokenizer)
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
-    if alignments is not None and tokenizer is None:
+    if alignments is not None and loaded is None:
         raise argument_error(
             "tokenizer", "be given with `alignments`, whose positions count tokens", received="None"
         )
-    tokenizer_options = {
-        "vocabulary_size": vocabulary_size,
-        "joint": joint,
-        "sample": sample,
-        "normalization": normalization,
-    }
-    if kind != "bpe":  # corpora of earlier versions have no such option
-        tokenizer_options["kind"] = kind
-    if tokenizer is not None:
-        _check_defaults(tokenizer_options)
-    options = {
-        **(tokenizer_options if tokenizer is None else dict.fromkeys(tokenizer_options)),
-        "shard_pairs": shard_pairs,
-        "max_length": max_length,
-        "too_long": too_long,
-        "seed": seed,
-        "filter": list(filter) or None,
-    }
+    learned: dict[str, Any] = {name: getattr(checked, name) for name in _LEARNED}
+    if loaded is not None:
+        _check_defaults(learned)
+        learned = dict.fromkeys(learned)
+    elif checked.tokenizer != "bpe":  # corpora of earlier versions have no such option
+        learned["kind"] = checked.tokenizer
     job = _Job(
         output=Path(output),
         files=(sources, targets, alignments),
-        options=options,
+        options={
+            **learned,
+            "shard_pairs": checked.shard_pairs,
+            "max_length": checked.max_length,
+            "too_long": checked.too_long,
+            "seed": checked.seed,
+            "filter": list(checked.filter) or None,
+        },
         text_format=text_format,
-        is_normalized=(normalization if tokenizer is None else tokenizer.normalization) is not None,
-        processes=processes,
+        is_normalized=(checked if loaded is None else loaded).normalization is not None,
+        processes=checked.processes,
         progress=progress or (lambda stage, done, total: None),
     )
     with _claim(job.output):
         if (job.output / MANIFEST_FILE).exists():
-            job.check_finished(tokenizer)
+            job.check_finished(loaded)
         else:
-            plan = job.plan(tokenizer)
+            plan = job.plan(loaded)
             records = job.encode(plan)
             job.finish(plan, records)
         remove_work(job.output)
@@ -455,31 +417,9 @@ def _expanded(paths: Any) -> Any:
     return expand_paths(paths) if is_list else paths
 
 
-def _check_arguments(
-    vocabulary_size: Any,
-    sample: Any,
-    shard_pairs: Any,
-    max_length: Any,
-    too_long: Any,
-    seed: Any,
-    processes: Any,
-) -> None:
-    check_range("vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE)
-    check_range("sample", sample, int, 1)
-    check_range("shard_pairs", shard_pairs, int, 1)
-    check_range("seed", seed, int, 0)
-    if max_length is not None:
-        check_range("max_length", max_length, int, 2)
-    if processes is not None:
-        check_range("processes", processes, int, 1)
-    if too_long not in TOO_LONG:
-        raise argument_error("too_long", f"be one of {TOO_LONG}", too_long)
-
-
-def _check_defaults(tokenizer_options: dict[str, Any]) -> None:
-    parameters = inspect.signature(prepare).parameters
-    for name, value in tokenizer_options.items():
-        if value != parameters[name].default:
+def _check_defaults(learned: dict[str, Any]) -> None:
+    for name, value in learned.items():
+        if value != getattr(PrepareOptions, name):
             raise argument_error(
                 name, "be left out with a `tokenizer`, which is not trained", value
             )

@@ -14,11 +14,11 @@ from keras_bahdanau.data.batching import (
     make_batch,
 )
 from keras_bahdanau.data.corpus import PreparedCorpus, Shard
-from keras_bahdanau.data.streams import (
+from keras_bahdanau.data.corpus_batches import (
+    CorpusBatches,
     CorpusMixer,
     LRUCache,
-    ResampledStream,
-    Stream,
+    ResampledBatches,
     cycle_shares,
     fixed_shares,
     length_counts,
@@ -44,8 +44,9 @@ class PreparedDataset(EpochDataset):
     or `batch_tokens`. Rows that do not fill a batch of their shape move to a larger one. Missing
     rows in the last batch of a shard are padding, so the loss must ignore labels that are `PAD`.
 
-    Keras calls `on_epoch_end` once before `fit` begins: see `epoch`. Call `fit` with
-    `shuffle=False`, because Keras by default shuffles the batches with Python's `random`.
+    Keras calls `on_epoch_end` once before `fit` begins: see `epoch`. Pass `shuffle=False` to the
+    `fit` of a model that is not a `Seq2Seq`, because Keras by default shuffles the batches with
+    Python's `random`, and each batch may then be in another shard.
 
     Args:
         corpora: A `PreparedCorpus`, its path, or a list of them with the same tokenizer.
@@ -80,7 +81,8 @@ class PreparedDataset(EpochDataset):
 
     Attributes:
         corpora: List of `PreparedCorpus`.
-        epoch: `dataset[i]` is `batch(epoch * len(dataset) + i)`. 0 at first; may be set. The end of
+        epoch: Number of the epoch whose batches `dataset[i]` returns: `steps` batches from
+            `batch(epoch * steps)` on, which need not be a pass. 0 at first; may be set. The end of
             an epoch increments it, and Keras also does so before the first epoch. To train the
             epochs from 0, set it in a callback's `on_epoch_begin`.
         tokens: Number of target tokens in one pass over all corpora, or with `shares` in one pass
@@ -107,7 +109,7 @@ class PreparedDataset(EpochDataset):
     set_epoch = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: setattr(dataset, "epoch", epoch)
     )
-    model.fit(dataset, epochs=20, shuffle=False, callbacks=[set_epoch])
+    model.fit(dataset, epochs=20, callbacks=[set_epoch])
     ```
     """
 
@@ -151,8 +153,8 @@ class PreparedDataset(EpochDataset):
         self.rank, self.replicas, self.multiple = rank, replicas, multiple
         lengths = [length_counts(corpus, max_length) for corpus in self.corpora]
         chosen = self._choose_shapes(lengths, shapes, padding)
-        self._streams = [
-            Stream(corpus, chosen, counts, [seed, number] if shuffle else None)
+        self._batches = [
+            CorpusBatches(corpus, chosen, counts, [seed, number] if shuffle else None)
             for number, (corpus, counts) in enumerate(zip(self.corpora, lengths, strict=True))
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
@@ -163,11 +165,11 @@ class PreparedDataset(EpochDataset):
                 resample,
             )
         if resample is not None:
-            self._streams = [
-                ResampledStream(stream, resample, [seed, number], bucket, max_length)
-                for number, stream in enumerate(self._streams)
+            self._batches = [
+                ResampledBatches(original, resample, [seed, number], bucket, max_length)
+                for number, original in enumerate(self._batches)
             ]
-        batches = [stream.batches for stream in self._streams]
+        batches = [source.batches for source in self._batches]
         self.tokens = sum(corpus.tokens for corpus in self.corpora)
         if shares is None:
             steps_per_pass = cycle_shares(batches, temperature)
@@ -255,8 +257,8 @@ class PreparedDataset(EpochDataset):
     def _planned_batch(self, update):
         """Return the shard of a batch, and its `PlannedBatch`."""
         cycle, step = divmod(update, self.pass_steps)
-        streams, indices = self._mixer(cycle)
-        return self._streams[streams[step]].batch(int(indices[step]))
+        corpora, indices = self._mixer(cycle)
+        return self._batches[corpora[step]].batch(int(indices[step]))
 
 
 def _widened(inputs, labels, tx, ty):

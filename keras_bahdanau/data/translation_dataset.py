@@ -33,8 +33,9 @@ class TranslationDataset(EpochDataset):
     The order of an epoch is a function of `seed + epoch`, or of `seed` with `shuffle="once"`. Keras
     calls `on_epoch_end` once before `fit` begins, so the first trained epoch is `epoch + 1`. To
     resume an interrupted run with the order of an uninterrupted one, set `epoch` to the number of
-    finished epochs. Call `fit` with `shuffle=False` in both runs, because Keras by default shuffles
-    the batches with Python's `random`. Leave `steps_per_epoch` unset.
+    finished epochs, and leave `steps_per_epoch` unset. For a model that is not a `Seq2Seq`, call
+    `fit` with `shuffle=False` in both runs, because Keras by default shuffles the batches with
+    Python's `random`.
 
     Args:
         sources: One list of ints for each source sentence, with `EOS` last, as returned by
@@ -123,7 +124,10 @@ class TranslationDataset(EpochDataset):
         self.shuffle = shuffle
         self.sort_window = sort_window
         self.seed = seed
-        sources, targets = _checked_ids("sources", sources), _checked_ids("targets", targets)
+        sources, targets = (
+            _checked_sequences("sources", sources),
+            _checked_sequences("targets", targets),
+        )
         if alignments is not None:
             alignments = _checked_alignments(alignments, sources, targets)
         pairs = shard_from_lists(sources, targets, "int32", alignments)
@@ -166,7 +170,7 @@ class TranslationDataset(EpochDataset):
         return make_batch(self._pairs.take(indices), *shape)
 
 
-def _checked_ids(name, sequences):
+def _checked_sequences(name, sequences):
     checked = []
     for index, ids in enumerate(sequences):
         try:

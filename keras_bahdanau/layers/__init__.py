@@ -13,11 +13,6 @@ from keras_bahdanau.layers.attention import (
     MultiSourceAttention,
     ScoredAttention,
 )
-from keras_bahdanau.layers.attention.tfa import (
-    bahdanau_from_tfa,
-    luong_from_tfa,
-    monotonic_from_tfa,
-)
 from keras_bahdanau.layers.bridge import Bridge, StateBridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
@@ -49,7 +44,4 @@ __all__ = [
     "ScheduledSampling",
     "ScoredAttention",
     "StateBridge",
-    "bahdanau_from_tfa",
-    "luong_from_tfa",
-    "monotonic_from_tfa",
 ]

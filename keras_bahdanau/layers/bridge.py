@@ -12,6 +12,7 @@ from keras_bahdanau.layers.sequences import (
     sequence_lengths,
     zero_masked,
 )
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 
@@ -73,12 +74,7 @@ class Bridge(SequenceLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, annotations_shape):
-        if len(annotations_shape) != 3:
-            raise argument_error(
-                "annotations",
-                "be (batch, time, width)",
-                received=f"shape {tuple(annotations_shape)}",
-            )
+        check_shape("annotations", tuple(annotations_shape), "batch time width")
         if self.source == "zero":
             return
         width = annotations_shape[-1]

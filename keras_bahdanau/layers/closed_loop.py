@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.sequences import SequenceLayer
+from keras_bahdanau.layers.sequences import SequenceLayer, check_widths
 from keras_bahdanau.layers.sublayers import (
     build_sublayer,
     call_rows,
@@ -11,6 +11,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 
@@ -78,12 +79,8 @@ class ClosedLoop(SequenceLayer):
         self.supports_masking = True
 
     def build(self, first_shape, annotations_shape):
-        if len(first_shape) != 2 or first_shape[-1] is None:
-            raise argument_error(
-                "first",
-                "be (batch, width), the input of one step",
-                received=f"shape {tuple(first_shape)}",
-            )
+        check_shape("first", tuple(first_shape), "batch width", note=", the input of one step")
+        check_widths(first=first_shape)
         batch, width = first_shape
         inputs = (batch, self.steps, width)
         build_sublayer(self.decoder, inputs, annotations_shape)

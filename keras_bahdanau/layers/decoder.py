@@ -23,6 +23,7 @@ from keras_bahdanau.layers.sequences import (
     repeat_last_kept,
     run_over_time,
     select_rows,
+    without_none,
     zero_masked,
 )
 from keras_bahdanau.layers.sublayers import (
@@ -33,6 +34,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 
 
@@ -58,9 +60,9 @@ _SUBLAYERS = ("cell", "attention", "readout", "context_cell")
 class AttentiveDecoder(SequenceLayer):
     """Recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
-    With `query="previous"` (Bahdanau) the previous state is the query, and the cell reads the
-    context. With `query="current"` (Luong) the cell runs first, and its new state is the query. An
-    optional `context_cell` then reads the context (conditional GRU of Nematus):
+    With `query_state="previous"` (Bahdanau) the previous state is the query, and the cell reads the
+    context. With `query_state="current"` (Luong) the cell runs first, and its new state is the
+    query. An optional `context_cell` then reads the context (conditional GRU of Nematus):
 
         previous: c_i = attention(s_{i-1});  s_i = cell([x_i ; c_i], s_{i-1})
         current:  s_i = cell(x_i, s_{i-1});  c_i = attention(s_i)
@@ -80,12 +82,13 @@ class AttentiveDecoder(SequenceLayer):
             a layer with one input, such as `keras.layers.Dense`, for the state only. If `None`, the
             output is the state. On JAX it must have no state (such as the seeds of dropout) if
             steps read the last output.
-        query: "previous" or "current". With "current" the context reaches the output only through
-            a `context_cell` or a readout of three inputs.
+        query_state: State that is the query of the attention: "previous", s_{i-1}, or "current",
+            s_i. With "current" the context reaches the output only through a `context_cell` or a
+            readout of three inputs.
         readout_state: State that the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
         context_cell: Cell, or list of cells, with the state sizes of `cell`; requires
-            `query="current"`.
+            `query_state="current"`.
         input_feeding: Whether each step also reads the last output.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -136,26 +139,26 @@ class AttentiveDecoder(SequenceLayer):
         cell,
         attention,
         readout=None,
-        query: str = "previous",
+        query_state: str = "previous",
         readout_state: str = "current",
         context_cell=None,
         input_feeding: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_state_names(query=query, readout_state=readout_state)
+        check_state_names(query_state=query_state, readout_state=readout_state)
         check_attention(attention)
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
         self._widths = None  # of the inputs and all annotations; set by `build`
         self._readout_inputs = 0 if readout is None else count_readout_inputs(readout)
-        self.query = query
+        self.query_state = query_state
         self.readout_state = readout_state
         self.context_cell = None
         if context_cell is not None:
             self.context_cell = checked_cell("context_cell", context_cell)
-            check_context_cell(self.context_cell, query, self.state_sizes)
+            check_context_cell(self.context_cell, query_state, self.state_sizes)
         self.input_feeding = input_feeding
         self.supports_masking = True
 
@@ -179,7 +182,7 @@ class AttentiveDecoder(SequenceLayer):
                 build_sublayer(self.readout, *(state, inputs, context)[: self._readout_inputs])
         self._output_width = self._compute_output_width(state, inputs, context)
         width = inputs[-1]
-        if self.query == "previous":
+        if self.query_state == "previous":
             width += context[-1]
         if self.input_feeding:
             width += self._output_width
@@ -257,26 +260,24 @@ class AttentiveDecoder(SequenceLayer):
         attend = self._attention_step(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
-                results = self._run_with_readout(
+                outputs, weights = self._run_with_readout(
                     inputs, inputs_mask, state, attend, feedback, needs_weights, training
                 )
             else:
-                results = self._run_before_readout(
+                outputs, weights = self._run_before_readout(
                     inputs, inputs_mask, state, attend, needs_weights, training
                 )
-        # `results` is [outputs], [outputs, weights], or [outputs, logits].
-        results[0] = repeat_last_kept(results[0], inputs_mask)
-        if return_attention_logits:
+        outputs, logits = repeat_last_kept(outputs, inputs_mask), None
+        if return_attention_logits:  # `attend` returned logits instead of weights
+            logits = weights
             if inputs_mask is not None:
-                results[1] = mask_scores(results[1], ops.expand_dims(inputs_mask, -1))
-            results.insert(1, self.attention.normalize_logits(results[1]))
+                logits = mask_scores(logits, ops.expand_dims(inputs_mask, -1))
+            weights = self.attention.normalize_logits(logits)
         elif needs_weights:
-            results[1] = zero_masked(results[1], inputs_mask)
+            weights = zero_masked(weights, inputs_mask)
         if self.attention.has_penalty:
-            self.add_loss(first_replica_loss(self.attention.penalty(results[1], inputs_mask)))
-        if needs_weights and not return_attention_scores:
-            del results[1]
-        return tuple(results) if len(results) > 1 else results[0]
+            self.add_loss(first_replica_loss(self.attention.penalty(weights, inputs_mask)))
+        return without_none(outputs, weights if return_attention_scores else None, logits)
 
     def unroll(self, first, annotations, steps: int, next_input=None, name=None, **arguments):
         """Run the decoder on its own outputs, as a layer of a functional model; see `ClosedLoop`.
@@ -313,7 +314,7 @@ class AttentiveDecoder(SequenceLayer):
         before, cell = state.cell[self._output_index], state.cell
         if self.input_feeding:
             x = ops.concatenate([x, state.output], -1)
-        if self.query == "previous":
+        if self.query_state == "previous":
             context, weights, attention = attend(before, state.attention, t)
             after, cell = step_cell(self.cell, ops.concatenate([x, context], -1), cell, training)
         else:
@@ -344,7 +345,7 @@ class AttentiveDecoder(SequenceLayer):
         """Run all steps, and apply the readout to all of them at once.
 
         Returns:
-            A list of the outputs and, if `needs_weights`, the weights.
+            The outputs, and the weights or logits that `attend` returns, or `None`.
         """
 
         def step(t, x, state):
@@ -353,13 +354,14 @@ class AttentiveDecoder(SequenceLayer):
 
         states, contexts, *weights = self._loop(step, inputs, mask, state, needs_weights)
         states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
-        return [self._apply_readout(states, inputs, contexts, training=training), *weights]
+        outputs = self._apply_readout(states, inputs, contexts, training=training)
+        return outputs, weights[0] if needs_weights else None
 
     def _run_with_readout(self, inputs, mask, state, attend, feedback, needs_weights, training):
         """Run all steps with the readout inside, because steps read the last output.
 
         Returns:
-            A list of the outputs and, if `needs_weights`, the weights.
+            The outputs, and the weights or logits that `attend` returns, or `None`.
         """
 
         def step(t, x, state):
@@ -370,7 +372,7 @@ class AttentiveDecoder(SequenceLayer):
 
         state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
         outputs, *weights = self._loop(step, inputs, mask, state, needs_weights)
-        return [ops.cast(outputs, self.compute_dtype), *weights]
+        return ops.cast(outputs, self.compute_dtype), weights[0] if needs_weights else None
 
     def _loop(self, step, inputs, mask, state, needs_weights):
         """Return the outputs of all steps. Steps masked by `mask` `(B, Ty)` keep the state."""
@@ -455,14 +457,17 @@ class AttentiveDecoder(SequenceLayer):
         return {
             **super().get_config(),
             **serialized(self, *_SUBLAYERS),
-            "query": self.query,
+            "query_state": self.query_state,
             "readout_state": self.readout_state,
             "input_feeding": self.input_feeding,
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, *_SUBLAYERS))
+        arguments = deserialized(config, *_SUBLAYERS)
+        if "query" in arguments:  # the former name of the argument
+            arguments["query_state"] = arguments.pop("query")
+        return cls(**arguments)
 
 
 # --- Cells ----------------------------------------------------------------------------------------
@@ -644,13 +649,13 @@ def readout_width(readout, shapes, dtype):
         return output_width(readout, *(keras.KerasTensor(shape, dtype) for shape in shapes))
 
 
-def check_context_cell(context_cell, query, sizes):
+def check_context_cell(context_cell, query_state, sizes):
     """Raise a `ValueError` unless a context cell has states of `sizes` and a current query."""
     context_sizes = flatten(context_cell.state_size)
-    if query != "current" or context_sizes != sizes:
+    if query_state != "current" or context_sizes != sizes:
         raise ValueError(
-            'Argument `context_cell` requires query="current" and the state sizes of `cell`, '
-            f"{sizes}. Received: query={query!r} and state sizes {context_sizes}"
+            'Argument `context_cell` requires query_state="current" and the state sizes of `cell`, '
+            f"{sizes}. Received: query_state={query_state!r} and state sizes {context_sizes}"
         )
 
 
@@ -666,13 +671,7 @@ def check_step_inputs(shape, widths):
             "AttentiveDecoder is not built: call the layer once, or its "
             "`build(inputs_shape, annotations_shape)`, before `step`."
         )
-    if shape[1:] != (widths[0],):
-        raise argument_error(
-            "inputs",
-            f"be (batch, {widths[0]})",
-            received=f"shape {tuple(shape)}",
-            of="AttentiveDecoder.step",
-        )
+    check_shape("inputs", tuple(shape), "batch width", of="AttentiveDecoder.step", width=widths[0])
 
 
 def check_feedback(feedback):
@@ -734,22 +733,12 @@ def check_sequences(inputs, annotations, attention, widths=None):
     sequences = [("inputs", inputs), *[("annotations", source) for source in sources]]
     for (name, shape), width in zip(sequences, widths or [None] * len(sequences), strict=True):
         check_widths(**{name: shape})
-        if len(shape) != 3 or width not in (None, shape[-1]):
-            hint = "; write return_sequences=True for a recurrent encoder"
-            raise argument_error(
-                name,
-                "be (batch, time, "
-                f"{width or 'width'}){hint if name == 'annotations' and len(shape) == 2 else ''}",
-                received=f"shape {tuple(shape)}",
-                of="AttentiveDecoder",
-            )
-        if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
-            raise argument_error(
-                name,
-                f"have as many rows as `inputs`, {inputs[0]}",
-                received=f"shape {tuple(shape)}",
-                of="AttentiveDecoder",
-            )
+        note = ""
+        if name == "annotations" and len(shape) == 2:
+            note = "; write return_sequences=True for a recurrent encoder"
+        sizes = {"batch": inputs[0] if name == "annotations" else None, "width": width}
+        pattern, owner = "batch time width", "AttentiveDecoder"
+        check_shape(name, tuple(shape), pattern, note=note, of=owner, **sizes)
     if inputs[1] == 0:
         raise argument_error(
             "inputs",

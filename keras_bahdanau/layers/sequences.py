@@ -13,6 +13,7 @@ import keras
 from keras import ops, tree
 
 from keras_bahdanau.layers.sublayers import deserialized, serialized
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 
 
@@ -276,16 +277,8 @@ def checked_mask(name, mask, sequences):
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)
-    expected = tuple(sequences.shape[:2])
-    fits = len(mask.shape) == 2 and all(
-        None in (size, of) or size == of for size, of in zip(mask.shape, expected, strict=True)
-    )
-    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise argument_error(
-            name,
-            f"be bool of shape {expected}, True = keep",
-            received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",
-        )
+    batch, time = sequences.shape[:2]
+    check_shape(name, mask, "batch time", "bool", ", True = keep", batch=batch, time=time)
     return mask
 
 
@@ -509,6 +502,12 @@ def call_masked(layer, sequences, mask, right_padded=False, **arguments):
     if "right_padded" in parameters:
         arguments["right_padded"] = right_padded
     return layer(sequences, **arguments)
+
+
+def without_none(*outputs):
+    """Return the outputs of a call that are not `None`: a tensor, or a tuple of several."""
+    kept = tuple(output for output in outputs if output is not None)
+    return kept if len(kept) > 1 else kept[0]
 
 
 def as_list(outputs):

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_bahdanau.distribution import batch_mean, batch_sum
 from keras_bahdanau.losses.projection import Projection, nan_unless_id
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD
@@ -392,14 +393,11 @@ def alignment_losses(reference, weights):
     Raises:
         ValueError: If the shapes differ.
     """
-    sizes = zip(reference.shape, weights.shape, strict=False)
-    if len(reference.shape) != len(weights.shape) or any(
-        None not in pair and pair[0] != pair[1] for pair in sizes
-    ):
-        raise ValueError(
-            "The reference alignment and the attention weights must both be (B, Ty, Tx). "
-            f"Received: shapes {tuple(reference.shape)} and {tuple(weights.shape)}"
-        )
+    check_shape("weights", weights, "batch target_steps source_steps")
+    batch, steps, positions = weights.shape
+    pattern, note = "batch target_steps source_steps", ", like the attention weights"
+    sizes = {"batch": batch, "target_steps": steps, "source_steps": positions}
+    check_shape("alignment", reference, pattern, note=note, **sizes)
     reference, weights = ops.cast(reference, "float32"), ops.cast(weights, "float32")
     total = ops.sum(reference, axis=-1)
     # The lower bound is far below relevant weights, and its reciprocal is finite.

@@ -4,13 +4,11 @@ from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search.forced import Scores
 
 __all__ = [
     "Ensemble",
     "RNNEncoderDecoder",
     "RNNSearch",
-    "Scores",
     "Seq2Seq",
     "Shortlist",
 ]

@@ -10,10 +10,12 @@ from keras import ops, tree
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search.base import check_accepts_required, check_search
+from keras_bahdanau.search.base import SearchInputs, check_accepts_required, check_search
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau.shapes import check_shape
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -29,7 +31,7 @@ from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-from keras_bahdanau_runtime.translation import BATCH_TOKENS, translate_texts
+from keras_bahdanau_runtime.translation import translate_texts
 
 # Arguments of `keras.Model.export` that `export` does not accept, with the reason.
 _UNSUPPORTED_EXPORT_ARGUMENTS = {
@@ -127,7 +129,7 @@ class GenerationMixin:
         """
         raise NotImplementedError
 
-    def search(self, source, search, max_length, shortlist=None, **kwargs):
+    def search(self, source, search, max_length, shortlist=None, completions=None, **inputs):
         """Run encoder, search and decoder steps as one function of tensors.
 
         `generate` compiles this function and the exporters trace it.
@@ -137,26 +139,27 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
-                `keras_bahdanau.search.Search`; and `completions` as in `generate`.
+            completions: `(B, n, 2)` or `(1, n, 2)` int32 tensor as in `generate`, or `None`.
+            **inputs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
+                `keras_bahdanau.search.Search`.
 
         Returns:
             A `Generation` of tensors.
         """
         memory, state, mask = self.start(source)
+        inputs = SearchInputs(**inputs, memory_mask=mask)
         candidates = None
-        if kwargs.get("completions") is not None:
-            kwargs["completions"] = completion_table(
-                kwargs["completions"], self.target_vocabulary_size
-            )
+        if completions is not None:
+            table = tabulate_completions(completions, self.target_vocabulary_size)
+            inputs = inputs._replace(completion_table=table)
         if shortlist is not None:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             excluded = set(search.forbidden) - set(SPECIAL)
             forced = [
-                ops.reshape(kwargs[name], (1, -1))
-                for name in ("prefix", "required")
-                if kwargs.get(name) is not None
+                ops.reshape(ids, (1, -1))
+                for ids in (inputs.prefix, inputs.required)
+                if ids is not None
             ]
             forced = ops.concatenate(forced, axis=1) if forced else None
             candidates = shortlist.candidates(source, forced, excluded)
@@ -167,13 +170,15 @@ class GenerationMixin:
                 (shortlist.target_vocabulary_size,),
             )
             indices = ops.cast(indices, "int32")
-            if kwargs.get("completions") is not None:
-                kwargs["completions"] = ops.take(kwargs["completions"], candidates, axis=1)
+            if completions is not None:
+                table = ops.take(inputs.completion_table, candidates, axis=1)
+                inputs = inputs._replace(completion_table=table)
             for name in ("prefix", "suppressed", "required"):
-                if kwargs.get(name) is not None:
-                    kwargs[name] = ops.take(indices, kwargs[name])
+                ids = getattr(inputs, name)
+                if ids is not None:
+                    inputs = inputs._replace(**{name: ops.take(indices, ids)})
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
-            search = search.with_options(forbidden=forbidden)
+            search = search.with_settings(forbidden=forbidden)
 
         def step(tokens, state):
             if candidates is not None:
@@ -188,8 +193,7 @@ class GenerationMixin:
             first_tokens,
             max_length=max_length,
             memory_length=length,
-            memory_mask=mask,
-            **kwargs,
+            **inputs._asdict(),
         )
         if candidates is not None:
             tokens = ops.take(candidates, generation.tokens, axis=0)
@@ -379,7 +383,7 @@ class GenerationMixin:
         check_search(search, self.target_vocabulary_size)
         if not callable(max_length):
             check_setting("max_length", max_length)
-        search = with_options(search, SearchOptions.from_values(options), max_length)
+        search = apply_options(search, SearchOptions.from_values(options), max_length)
         if prefixes is not None or required is not None:
             texts = checked_texts("texts", texts)
         constraints = text_constraints(
@@ -447,7 +451,7 @@ class GenerationMixin:
         ```
         """
         source = checked_sources(source, self.source_vocabulary_size)
-        target = checked_outputs("target", target, self.target_vocabulary_size)
+        target = checked_output_ids("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
             raise argument_error(
                 "target",
@@ -473,10 +477,11 @@ class GenerationMixin:
         )
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
-        """Write an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+        """Write an artifact folder that runs without Keras, and return `None`, as in Keras.
 
         This overrides `keras.Model.export`, which exports only the call of a model, without a
-        search. It accepts the same arguments.
+        search. It accepts the same arguments. `keras_bahdanau.export` does the same, and returns
+        the measured `Parity` of the graphs and the model.
 
         Args:
             filepath: The folder to create.
@@ -487,10 +492,6 @@ class GenerationMixin:
                 `jax2tf_kwargs`, because the runtime determines the graphs and their inputs.
             **kwargs: `search`, `max_length`, `stepwise` and the other options of
                 `keras_bahdanau_export.export`.
-
-        Returns:
-            A `Parity` with the differences between the ONNX graphs and the model, for tests and
-            logs, or `None` without ONNX graphs. Keras's method always returns `None`.
 
         Raises:
             ValueError: If an argument is wrong, or is one of Keras's that is not supported. See
@@ -507,7 +508,6 @@ class GenerationMixin:
         parity = export(self, filepath, format=format, **kwargs)
         if verbose:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
-        return parity
 
     def _compiled_search(self, search, steps, shortlist, names):
         key = (search, steps, shortlist, names)
@@ -521,7 +521,7 @@ class GenerationMixin:
         return self._compiled_searches[key]
 
 
-def with_options(search, options, max_length=None):
+def apply_options(search, options, max_length=None):
     """Return a search with the settings of `SearchOptions` that are not `None`.
 
     Args:
@@ -534,7 +534,7 @@ def with_options(search, options, max_length=None):
 
     Example:
 
-    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).beam_size
+    >>> apply_options(BeamSearch(5), SearchOptions(beam_size=2)).beam_size
     2
     """
     settings = options.values()
@@ -563,7 +563,7 @@ LENGTH_BUCKET = 8
 COMPLETIONS_BUCKET = 64
 
 
-def checked_ids(name, ids, size):
+def checked_id_rows(name, ids, size):
     """Return ids as a `(B, T)` int32 array, after checking them.
 
     Args:
@@ -577,7 +577,7 @@ def checked_ids(name, ids, size):
 
     Example:
 
-    >>> checked_ids("source", [[5, 6], [7]], size=10).tolist()
+    >>> checked_id_rows("source", [[5, 6], [7]], size=10).tolist()
     [[5, 6], [7, 0]]
     """
     check_dense("a search", **{name: ids})
@@ -609,12 +609,12 @@ def checked_ids(name, ids, size):
 
 
 def checked_sources(source, size):
-    """As `checked_ids`, for sources, which must not be empty.
+    """As `checked_id_rows`, for sources, which must not be empty.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if a row is only padding.
+        ValueError: For the errors of `checked_id_rows`, or if a row is only padding.
     """
-    source = checked_ids("source", source, size)
+    source = checked_id_rows("source", source, size)
     empty = np.flatnonzero((source == PAD).all(axis=1))
     if empty.size:
         raise argument_error(
@@ -623,13 +623,13 @@ def checked_sources(source, size):
     return source
 
 
-def checked_outputs(name, ids, size):
-    """As `checked_ids`, for outputs, whose last id may be `EOS`.
+def checked_output_ids(name, ids, size):
+    """As `checked_id_rows`, for outputs, whose last id may be `EOS`.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if an output continues after `EOS`.
+        ValueError: For the errors of `checked_id_rows`, or if an output continues after `EOS`.
     """
-    ids = checked_ids(name, ids, size)
+    ids = checked_id_rows(name, ids, size)
     continued = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
     if continued.size:
         row = continued[0, 0]
@@ -645,15 +645,15 @@ def checked_prefix(prefix, size, limits):
     """Return prefixes as a `(B, P)` int32 array padded to a bucket, after checking them.
 
     Args:
-        prefix: `B` prefixes in a form that `checked_outputs` accepts.
+        prefix: `B` prefixes in a form that `checked_output_ids` accepts.
         size: Vocabulary size.
         limits: `(B,)` int array, the largest length of each prefix.
 
     Raises:
-        ValueError: For the errors of `checked_outputs`, or if a prefix is too long, or there are
+        ValueError: For the errors of `checked_output_ids`, or if a prefix is too long, or there are
             not `B` prefixes.
     """
-    prefix = checked_outputs("prefix", prefix, size)
+    prefix = checked_output_ids("prefix", prefix, size)
     if len(prefix) != len(limits):
         raise argument_error(
             "prefix",
@@ -672,8 +672,8 @@ def checked_prefix(prefix, size, limits):
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 
 
-def completion_table(completions, size):
-    """Return the table of completions that a search needs.
+def tabulate_completions(completions, size):
+    """Return the completion table that a search needs.
 
     Args:
         completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and ids, each id at most once in a
@@ -706,12 +706,8 @@ def checked_completions(completions, size, prefix):
     """
     completions = np.asarray(completions)
     rows = 0 if prefix is None else len(prefix)
-    if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
-        raise argument_error(
-            "completions",
-            f"be ints of shape ({rows}, completions, 2) for {rows} prefixes",
-            received=f"{completions.dtype}, shape {completions.shape}",
-        )
+    pattern, note = "batch completions 2", f" for {rows} prefixes"
+    check_shape("completions", completions, pattern, "ints", note, batch=rows)
     for row, ids in enumerate(completions[:, :, 1]):
         values, counts = np.unique(ids[ids != PAD], return_counts=True)
         if (counts > 1).any():
@@ -738,14 +734,14 @@ def checked_suppressed(suppressed, size, rows):
     """Return suppressed ids as an int32 array padded to a bucket, after checking them.
 
     Args:
-        suppressed: Lists of ids in a form that `checked_ids` accepts.
+        suppressed: Lists of ids in a form that `checked_id_rows` accepts.
         size: Vocabulary size.
         rows: Number of sources `B`.
 
     Raises:
-        ValueError: For the errors of `checked_ids`, or if there are neither `B` lists nor one.
+        ValueError: For the errors of `checked_id_rows`, or if there are neither `B` lists nor one.
     """
-    suppressed = checked_ids("suppressed", suppressed, size)
+    suppressed = checked_id_rows("suppressed", suppressed, size)
     if len(suppressed) not in (1, rows):
         raise argument_error(
             "suppressed",
@@ -783,7 +779,7 @@ def checked_required(required, size, rows):
                 "be (batch, phrases, length) with at least one of each",
                 received=f"shape {array.shape}",
             )
-        flat = checked_ids("required", array.reshape(-1, array.shape[-1]), size)
+        flat = checked_id_rows("required", array.reshape(-1, array.shape[-1]), size)
         lengths = (flat != PAD).sum(axis=1)
         flat = [row[:length].tolist() for row, length in zip(flat, lengths, strict=True)]
         count = array.shape[1]
@@ -803,7 +799,7 @@ def checked_required(required, size, rows):
         if not all(flat):
             raise argument_error("required", "have no empty phrase", received="[]")
         if flat:
-            checked_ids("required", flat, size)
+            checked_id_rows("required", flat, size)
     if len(phrases) not in (1, rows):
         raise argument_error(
             "required",

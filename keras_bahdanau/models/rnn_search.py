@@ -13,19 +13,19 @@ from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.sublayers import record_settings, serialized
+from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class RNNSearch(Seq2Seq):
     """RNNsearch, the model of the paper (arXiv 1409.0473, appendix A).
 
-    The defaults are the architecture and the sizes of the paper. `keras-bahdanau train` and `train`
-    build a smaller model by default, with `TrainingOptions`: `reset_after=True`,
-    `readout_state="current"`, `initializer=None`, dropout, tied and joined embeddings, and
-    `conditional=True`.
+    The defaults are the architecture and the sizes of the paper. `from_tokenizer` and `train` build
+    a smaller model by default, which learns faster.
 
     Args:
         source_vocabulary_size: Number of source ids.
@@ -135,7 +135,7 @@ class RNNSearch(Seq2Seq):
                 cell(),
                 self._attention(units, attention_units, is_paper, dtype),
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
-                query="current" if conditional else "previous",
+                query_state="current" if conditional else "previous",
                 readout_state=readout_state,
                 context_cell=cell() if conditional else None,
                 dtype=dtype,
@@ -158,6 +158,44 @@ class RNNSearch(Seq2Seq):
         self.encoder_dropout = encoder_dropout
         self.conditional = conditional
         self.layer_normalization = layer_normalization
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer, **arguments):
+        """Return a model for the ids of a tokenizer, with the defaults of `train`.
+
+        These are 256 units for each layer, `reset_after=True`, `readout_state="current"`,
+        `initializer=None`, dropout rates of 0.2, 0.3 and 0.4, tied and joined embeddings, and
+        `conditional=True`.
+
+        Args:
+            tokenizer: A `Tokenizer`. It determines the sizes of the vocabularies, and `translate`
+                uses it.
+            **arguments: Other arguments of the class. `maxout_units` is `embedding_dim` by default.
+
+        Raises:
+            ValueError: If `tokenizer` is not a `Tokenizer`, and for the errors of the class.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.train(["two dogs"], ["zwei Hunde"], vocabulary_size=280)
+        >>> model = RNNSearch.from_tokenizer(tokenizer, units=64)
+        >>> model.units, model.embedding_dim, model.conditional
+        (64, 256, True)
+        """
+        if not isinstance(tokenizer, Tokenizer):
+            raise argument_error("tokenizer", "be a Tokenizer", tokenizer)
+        arguments = {
+            "source_vocabulary_size": tokenizer.source_vocabulary_size,
+            "target_vocabulary_size": tokenizer.target_vocabulary_size,
+            "reset_after": True,
+            "readout_state": "current",
+            "initializer": None,
+            "dropout": DROPOUTS,
+            **ARCHITECTURE,
+            **arguments,
+        }
+        arguments.setdefault("maxout_units", arguments["embedding_dim"])
+        return cls(tokenizer=tokenizer, **arguments)
 
     @staticmethod
     def _attention(units, attention_units, is_paper, dtype):

@@ -224,13 +224,20 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.built = True
 
     def fit(self, *args, **kwargs):
-        """As in Keras, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
-        _check_class_weight(super().fit, args, kwargs)
-        return super().fit(*args, **kwargs)
+        """As in Keras, with two differences.
+
+        `class_weight` must be `None`: see `TokenCrossentropy(class_weight=)`. The batches of an
+        `EpochDataset`, such as `TranslationDataset`, keep the order of the dataset: for them
+        `shuffle` is False by default.
+        """
+        arguments = _checked_arguments(super().fit, args, kwargs)
+        if isinstance(arguments.get("x"), EpochDataset):
+            arguments.setdefault("shuffle", False)
+        return super().fit(**arguments)
 
     def train_on_batch(self, *args, **kwargs):
         """As in Keras, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
-        _check_class_weight(super().train_on_batch, args, kwargs)
+        _checked_arguments(super().train_on_batch, args, kwargs)
         return super().train_on_batch(*args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
@@ -657,13 +664,16 @@ def _check_same_width(batches):
             )
 
 
-def _check_class_weight(method, args, kwargs):
+def _checked_arguments(method, args, kwargs):
     """Raise a `ValueError` if the arguments of `fit` or `train_on_batch` have a `class_weight`.
 
     Args:
         method: The method of `keras.Model`.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+
+    Returns:
+        All arguments by name.
     """
     arguments = inspect.signature(method).bind_partial(*args, **kwargs).arguments
     if arguments.get("class_weight") is not None:
@@ -674,6 +684,7 @@ def _check_class_weight(method, args, kwargs):
             "`sample_weight` (B, Ty) such as np.where(labels == 3, 5.0, 1.0)",
             received=str(arguments["class_weight"])[:80],
         )
+    return arguments
 
 
 def _check_reads_logits(argument, functions):

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
+from keras_bahdanau.shapes import check_shape
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import check_range, checked_array
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 _MIN_WEIGHT = 0.1  # smaller attention weights are no links
 _READ_ERRORS = (  # that NumPy raises for a wrong file
@@ -57,12 +58,7 @@ class Shortlist:
 
     def __init__(self, table, shares, counts, size):
         table, shares, counts = np.asarray(table), np.asarray(shares), np.asarray(counts)
-        if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
-            raise argument_error(
-                "table",
-                "be ints (source ids, candidates)",
-                received=f"{table.dtype} of shape {table.shape}",
-            )
+        check_shape("table", table, "source_ids candidates", "ints")
         if shares.shape != table.shape or not ((shares >= 0) & (shares <= 1)).all():
             raise argument_error(
                 "shares",
@@ -185,7 +181,10 @@ class Shortlist:
         links, counts, pair_count = _LinkCounts(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
             pair_count += 1
-            source, target = _checked_ids(source, source_size), _checked_ids(target, target_size)
+            source, target = (
+                _checked_sentence(source, source_size),
+                _checked_sentence(target, target_size),
+            )
             np.add.at(counts, target, 1)
             if isinstance(weights, list):
                 weights = _link_matrix(weights, len(source), len(target))
@@ -255,7 +254,7 @@ class Shortlist:
         )
 
 
-def _checked_ids(ids, size):
+def _checked_sentence(ids, size):
     """Return the ids of a sentence as an array, after checking them."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():

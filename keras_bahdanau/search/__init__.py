@@ -3,7 +3,7 @@
 from keras_bahdanau.search.base import Generation, Search
 from keras_bahdanau.search.beam import BeamSearch, GreedySearch
 from keras_bahdanau.search.decode import Decode
-from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau.search.forced import Scores, score_targets
 from keras_bahdanau.search.sampling import Sampling
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Generation",
     "GreedySearch",
     "Sampling",
+    "Scores",
     "Search",
     "score_targets",
 ]

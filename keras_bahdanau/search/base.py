@@ -22,6 +22,7 @@ from keras_bahdanau.search.candidates import (
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.search_settings import RANGES, check_setting
@@ -55,33 +56,33 @@ class Generation(NamedTuple):
     log_probs: Any
 
 
+class SearchInputs(NamedTuple):
+    """Optional tensors of a call of a search, with the shapes of `Search.__call__`."""
+
+    limits: Any = None
+    prefix: Any = None
+    completion_table: Any = None
+    suppressed: Any = None
+    required: Any = None
+    memory_mask: Any = None
+    noise: Any = None
+
+
 class Task(NamedTuple):
     """Arguments of a search in the shapes that its steps read; `R = B * K`.
 
     Attributes:
         batch: Number of sentences `B`, an int or a scalar tensor.
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
-        limits: `(B, 1)` int32 maximum number of tokens.
-        prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
-        completions: `(B, V)` or `(1, V)` int32, one more than the position at which a token may end
-            the prefix, 0 for none; or `None`. The prefix is then `(R, T)`.
-        suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
-        required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
-            `None`.
-        memory_mask: `(B, Tx)` bool, or `None`.
-        noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
+        inputs: `SearchInputs` with limits `(B, 1)`; prefix `(R, P)`, or `(R, T)` with a completion
+            table; suppressed tokens `(R, n)`; required phrases `(R, P, L)`, all int32; and noise
+            `(R, T)`. The others have the shapes of the call.
         switches: `Switch`es for constraints whose settings are tensors.
     """
 
     batch: Any
     first_rows: Any
-    limits: Any
-    prefix: Any
-    completions: Any
-    suppressed: Any
-    required: Any
-    memory_mask: Any
-    noise: Any
+    inputs: Any
     switches: Any
 
 
@@ -91,7 +92,7 @@ class Switch(NamedTuple):
     Attributes:
         applies: Scalar bool tensor.
         settings: The settings of a search without these constraints, a dict.
-        inputs: Fields of the `Task` that are `None` without them.
+        inputs: Names of the `SearchInputs` that are `None` without them.
         skips_at: Value of `applies` that skips the following switches; `None` for no value.
     """
 
@@ -130,9 +131,18 @@ class Candidates(NamedTuple):
     noise: Any
 
 
+# Shapes and dtypes of the `SearchInputs` but the noise.
+_INPUTS = (
+    ("limits", "batch", "ints"),
+    ("prefix", "batch|1 positions", "ints"),
+    ("completion_table", "batch|1 vocabulary", "ints"),
+    ("suppressed", "batch|1 tokens", "ints"),
+    ("required", "batch|1 phrases positions", "ints"),
+    ("memory_mask", "batch memory_length", "bool"),
+)
 # Groups of constraints. A step computes a group only if one of its constraints applies.
 _CHANGING_LOGITS = ("no_repeat_ngram", "repetition_penalty", "suppressed")
-_CHANGING_CANDIDATES = ("completions", "required")
+_CHANGING_CANDIDATES = ("completion_table", "required")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +167,7 @@ class Search:
     (`_advance`), which of them are live (`_is_live`) and which are returned (`_results` and
     `_paths`).
 
-    In an exported search, settings are tensors: inputs of the graph (`with_options`).
+    In an exported search, settings are tensors: inputs of the graph (`with_settings`).
 
     Args:
         min_length: Minimum number of tokens in an output, `EOS` included.
@@ -228,7 +238,7 @@ class Search:
         memory_length=None,
         limits=None,
         prefix=None,
-        completions=None,
+        completion_table=None,
         suppressed=None,
         required=None,
         memory_mask=None,
@@ -247,8 +257,8 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
-            completions: `(B, V)` or `(1, V)` int32, a number for each token of the vocabulary; or
-                `None`. A token with the number `i + 1` may end the prefix at position `i`: a
+            completion_table: `(B, V)` or `(1, V)` int32, a number for each token of the vocabulary;
+                or `None`. A token with the number `i + 1` may end the prefix at position `i`: a
                 hypothesis that has the tokens of the prefix before `i` may have this token there
                 instead of the rest of the prefix. 0 is for all other tokens.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
@@ -273,19 +283,10 @@ class Search:
                 not accept `required`, or a shape or dtype is not as above.
         """
         check_setting("max_length", max_length)
-        noise_shape = self.num_hypotheses, max_length
-        start = checked_start(
-            start,
-            state,
-            limits,
-            prefix,
-            completions,
-            suppressed,
-            required,
-            memory_mask,
-            noise,
-            noise_shape,
+        inputs = SearchInputs(
+            limits, prefix, completion_table, suppressed, required, memory_mask, noise
         )
+        start = checked_start(start, state, inputs, (self.num_hypotheses, max_length))
         if required is not None:
             check_accepts_required(self)
 
@@ -304,17 +305,8 @@ class Search:
             else:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
-        task = self._task(
-            batch,
-            max_length,
-            limits,
-            prefix,
-            completions,
-            suppressed,
-            required,
-            memory_mask,
-            noise,
-        )
+            inputs = inputs._replace(limits=limits)
+        task = self._task(batch, max_length, inputs)
         past = self._initial_past(task, batch * self.num_hypotheses, max_length, memory_length)
         history = empty_history(
             max_length,
@@ -341,56 +333,37 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(
-        self,
-        batch,
-        max_length,
-        limits,
-        prefix,
-        completions,
-        suppressed,
-        required,
-        memory_mask,
-        noise,
-    ):
-        """Return the `Task` for the arguments of `__call__`."""
-        if limits is None:
+    def _task(self, batch, max_length, inputs):
+        """Return the `Task` for the `SearchInputs` of a call."""
+        if inputs.limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
-            limits = ops.reshape(limits, (batch, 1))
-        switches = self._switches(
-            prefix=prefix, completions=completions, suppressed=suppressed, required=required
-        )
-        if completions is not None:
-            completions = ops.cast(completions, "int32")
+            limits = ops.reshape(inputs.limits, (batch, 1))
+        switches = self._switches(inputs)
+        table, prefix = inputs.completion_table, inputs.prefix
+        if table is not None:
+            table = ops.cast(table, "int32")
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
         prefix, suppressed, required = (
             ids if ids is None else _for_all_hypotheses(ids, batch, self.num_hypotheses)
-            for ids in (prefix, suppressed, required)
+            for ids in (prefix, inputs.suppressed, inputs.required)
         )
+        noise = inputs.noise
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.num_hypotheses, max_length))
         return Task(
             batch=batch,
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.num_hypotheses, -1),
-            limits=limits,
-            prefix=prefix,
-            completions=completions,
-            suppressed=suppressed,
-            required=required,
-            memory_mask=memory_mask,
-            noise=noise,
+            inputs=SearchInputs(
+                limits, prefix, table, suppressed, required, inputs.memory_mask, noise
+            ),
             switches=switches,
         )
 
-    def _switches(self, **ids):
-        """Return `Switch`es: for all constraints, and for groups of them; `()` for numbers only.
-
-        Args:
-            **ids: Tensors of constraints that do not apply where they are `PAD`, or `None`.
-        """
+    def _switches(self, inputs):
+        """Return `Switch`es: for all constraints, and for groups of them; `()` for numbers only."""
         settings = {name: getattr(self, name) for name in self._constraints}
         if not any(map(is_tensor, settings.values())):
             return ()
@@ -398,9 +371,9 @@ class Search:
             name: ops.greater(value, self._constraints[name]) for name, value in settings.items()
         }
         applies |= {
-            name: ops.any(ops.greater(value, PAD))
-            for name, value in ids.items()
-            if value is not None
+            name: ops.any(ops.greater(getattr(inputs, name), PAD))
+            for name in ("prefix", "completion_table", "suppressed", "required")
+            if getattr(inputs, name) is not None
         }
         # If no constraint applies, the first switch skips the others. If one of the few that change
         # the candidates applies, the second does, and the step computes all constraints.
@@ -411,8 +384,8 @@ class Search:
             if names:
                 switch = functools.reduce(ops.logical_or, [applies[name] for name in names])
                 neutral = {name: self._constraints[name] for name in names if name in settings}
-                inputs = [name for name in names if name not in settings]
-                switches.append(Switch(switch, neutral, inputs, skips_at))
+                tensors = [name for name in names if name not in settings]
+                switches.append(Switch(switch, neutral, tensors, skips_at))
         return tuple(switches)
 
     def _initial_past(self, task, rows, max_length, memory_length):
@@ -429,7 +402,7 @@ class Search:
     def _needed_past(self, task):
         """Return which parts of a `Past` the constraints may need, a dict of bools."""
         settings = ("no_repeat_ngram", "repetition_penalty")
-        inputs = (task.completions, task.required)
+        inputs = (task.inputs.completion_table, task.inputs.required)
         return {
             "tokens": any(map(self._may_apply, settings)) or any(i is not None for i in inputs),
             "coverage": self._may_apply("coverage_penalty"),
@@ -488,9 +461,10 @@ class Search:
     def _choice(self, task, t, tokens, past, logits, log_probs, weights, hypotheses):
         """Return the choice of tokens at step `t` and the `Past` there."""
         if task.switches:
-            (applies, settings, inputs, skips_at), *switches = task.switches
+            (applies, settings, names, skips_at), *switches = task.switches
             rest = t, tokens, past, logits, log_probs, weights, hypotheses
-            free, free_task = self.with_options(**settings), task._replace(**dict.fromkeys(inputs))
+            free = self.with_settings(**settings)
+            free_task = task._replace(inputs=task.inputs._replace(**dict.fromkeys(names)))
             return ops.cond(
                 applies,
                 lambda: self._choice(
@@ -510,6 +484,7 @@ class Search:
         """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
+        inputs = task.inputs
         allowed = penalized = logits
         rows = task.batch * self.num_hypotheses
         unused = PAD if PAD in self.forbidden else None
@@ -528,17 +503,17 @@ class Search:
             )
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
         progress = None
-        if task.required is not None:
-            progress = progress_of(past.tokens, t, task.required)
-            allowed = rank_next_tokens_first(allowed, progress, task.required, rows, unused)
-        forced, prefix = task.prefix, None
+        if inputs.required is not None:
+            progress = progress_of(past.tokens, t, inputs.required)
+            allowed = rank_next_tokens_first(allowed, progress, inputs.required, rows, unused)
+        forced, prefix = inputs.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
             forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
-        if task.completions is not None:
-            follows = follows_prefix(past, t, task.prefix)
+        if inputs.completion_table is not None:
+            follows = follows_prefix(past, t, inputs.prefix)
             forced = prefix = ops.where(follows, forced, PAD)
-            is_completion = ops.equal(task.completions, t + 1)
+            is_completion = ops.equal(inputs.completion_table, t + 1)
             allowed, forced = allow_completions(
                 penalized, allowed, forced, is_completion, self.num_hypotheses
             )
@@ -551,7 +526,7 @@ class Search:
             progress=progress,
             forced=forced,
             prefix=prefix,
-            noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
+            noise=None if inputs.noise is None else ops.take(inputs.noise, t, axis=1),
         )
 
     def _barred_tokens(self, task, t, past):
@@ -560,8 +535,9 @@ class Search:
         if self._may_apply("no_repeat_ngram"):
             completes = completes_ngram(past.tokens, t, self.no_repeat_ngram)
             barred.append((past.tokens, completes))
-        if task.suppressed is not None:
-            barred.append((task.suppressed, ops.not_equal(task.suppressed, PAD)))
+        suppressed = task.inputs.suppressed
+        if suppressed is not None:
+            barred.append((suppressed, ops.not_equal(suppressed, PAD)))
         return barred
 
     def _collect(self, task, stop, hypotheses, history):
@@ -657,7 +633,7 @@ class Search:
         names = ("min_length", "no_repeat_ngram", "repetition_penalty")
         return {name: getattr(self, name) for name in names}
 
-    def with_options(self, **settings):
+    def with_settings(self, **settings):
         """Return a copy with other settings, unchecked, which may be tensors.
 
         Args:
@@ -743,38 +719,20 @@ def check_accepts_required(search):
         )
 
 
-def checked_start(
-    start,
-    state,
-    limits,
-    prefix,
-    completions,
-    suppressed,
-    required,
-    memory_mask,
-    noise,
-    noise_shape,
-):
+def checked_start(start, state, inputs, noise_shape):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
     Args:
         start: `(B,)` ints.
         state: Nest of tensors with `B` rows.
-        limits: `(B,)` ints, or `None`.
-        prefix: `(B, P)` or `(1, P)` ints, or `None`.
-        completions: `(B, V)` or `(1, V)` ints, or `None`; needs a prefix.
-        suppressed: `(B, n)` or `(1, n)` ints, or `None`.
-        required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
-        memory_mask: `(B, Tx)` bool, or `None`.
-        noise: `(B, *noise_shape)` tensor, or `None`.
+        inputs: `SearchInputs`.
         noise_shape: Number of hypotheses per sentence and number of steps.
 
     Raises:
-        ValueError: If an argument has another shape or dtype.
+        ValueError: If an argument has another shape or dtype, or a completion table has no prefix.
     """
     start = ops.convert_to_tensor(start)
-    if len(start.shape) != 1 or "int" not in _dtype(start):
-        raise argument_error("start", "be ints of shape (batch,)", received=str(_describe(start)))
+    check_shape("start", start, "batch", "ints")
     rows = start.shape[0]
     for part in tree.flatten(state):
         if not getattr(part, "shape", ()) or not _shapes_match(part.shape[:1], (rows,)):
@@ -783,35 +741,15 @@ def checked_start(
                 f"contain tensors of {rows} rows, like `start`",
                 received=str(_describe(part)),
             )
-    for name, value, shape in (
-        ("limits", limits, (rows,)),
-        ("prefix", prefix, (rows, None)),
-        ("completions", completions, (rows, None)),
-        ("suppressed", suppressed, (rows, None)),
-        ("required", required, (rows, None, None)),
-    ):
-        one_row = (1, *shape[1:])  # for all sentences
-        if name != "limits" and _shapes_match(getattr(value, "shape", ()), one_row):
-            shape = one_row
-        if value is not None and not (
-            _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
-        ):
-            raise argument_error(name, f"be ints of shape {shape}", received=str(_describe(value)))
-    if completions is not None and prefix is None:
-        raise argument_error("completions", "be used with a `prefix`", received="no prefix")
-    if memory_mask is not None and not (
-        _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
-        and _dtype(memory_mask) == "bool"
-    ):
-        raise argument_error(
-            "memory_mask",
-            f"be bool of shape ({rows}, memory length), True = keep",
-            received=str(_describe(memory_mask)),
-        )
-    if noise is not None and not _shapes_match(getattr(noise, "shape", ()), (rows, *noise_shape)):
-        raise argument_error(
-            "noise", f"be of shape {(rows, *noise_shape)}", received=str(_describe(noise))
-        )
+    for name, pattern, kind in _INPUTS:
+        if getattr(inputs, name) is not None:
+            check_shape(name, getattr(inputs, name), pattern, kind, batch=rows)
+    if inputs.completion_table is not None and inputs.prefix is None:
+        raise argument_error("completion_table", "be used with a `prefix`", received="no prefix")
+    if inputs.noise is not None:
+        hypotheses, steps = noise_shape
+        axes = {"batch": rows, "hypotheses": hypotheses, "steps": steps}
+        check_shape("noise", inputs.noise, " ".join(axes), **axes)
     return ops.cast(start, "int32")
 
 

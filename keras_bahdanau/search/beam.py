@@ -181,8 +181,8 @@ class BeamSearch(Search):
     def _choose(self, candidates, beam, task):
         log_probs, ids = self._top_tokens(candidates, task)
         length = candidates.t + 1
-        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
-        if task.required is not None:
+        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.inputs.limits, -1))
+        if task.inputs.required is not None:
             missing = self._count_missing(ids, candidates, task)
             fits = self._fits(missing, ids, ending, candidates, task)
             log_probs = ops.where(fits, log_probs, NEG_INF)
@@ -191,8 +191,8 @@ class BeamSearch(Search):
         if self._may_apply("coverage_penalty"):
             scores = scores + self._coverage_rewards(candidates.past, task)
         live_ranks, ranks = ops.where(ending, NEG_INF, scores), scores
-        if task.required is not None:
-            num_banks = math.prod(ops.shape(task.required)[1:]) + 1
+        if task.inputs.required is not None:
+            num_banks = math.prod(ops.shape(task.inputs.required)[1:]) + 1
             live_ranks, ranks = (
                 rank_by_turns(part, missing, self.beam_size, num_banks)
                 for part in (live_ranks, ranks)
@@ -209,14 +209,14 @@ class BeamSearch(Search):
     def _count_missing(self, ids, candidates, task):
         """Return how many tokens of required phrases each candidate lacks, `(B, K, W)` int32."""
         tokens = ops.reshape(ids, (-1, ids.shape[-1]))
-        progress = extend(candidates.progress, task.required, tokens)
+        progress = extend(candidates.progress, task.inputs.required, tokens)
         return ops.reshape(
-            count_missing(progress, task.required), (-1, self.beam_size, ids.shape[-1])
+            count_missing(progress, task.inputs.required), (-1, self.beam_size, ids.shape[-1])
         )
 
     def _fits(self, missing, ids, ending, candidates, task):
         """Return whether an output can follow a candidate and contain all phrases, bool."""
-        rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
+        rest = ops.expand_dims(task.inputs.limits - candidates.t - 1, -1)
         fits = missing <= ops.where(ids == EOS, 0, rest)
         own = candidates.forced if candidates.prefix is None else candidates.prefix
         if own is None:
@@ -239,7 +239,7 @@ class BeamSearch(Search):
             self.diversity,
         )
         totals = take_flat(choice.totals, selection.live)
-        totals = self._stop_groups(totals, selection, task.limits)
+        totals = self._stop_groups(totals, selection, task.inputs.limits)
         rows = selection.live // choice.ids.shape[-1]
         history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
         indices = ops.concatenate([selection.live, selection.ended], axis=1)
@@ -269,7 +269,7 @@ class BeamSearch(Search):
         table = ops.reshape(candidates.log_probs, (-1,))
         row_start = row_starts(task.batch * self.beam_size, vocabulary_size)
         log_probs = ops.take(table, row_start + ids, axis=0)
-        if task.required is not None:
+        if task.inputs.required is not None:
             log_probs = self._penalized(log_probs, ids, candidates)
         elif self._may_apply("repetition_penalty"):
             logits = ops.take(ops.reshape(candidates.logits, (-1,)), row_start + ids, axis=0)
@@ -347,8 +347,8 @@ class BeamSearch(Search):
         # The lower bound keeps the penalty of a position without attention finite.
         penalties = ops.log(ops.clip(past.coverage, 1e-10, 1.0))
         penalties = ops.reshape(penalties, (task.batch, self.beam_size, -1))
-        if task.memory_mask is not None:
-            penalties = ops.where(ops.expand_dims(task.memory_mask, 1), penalties, 0.0)
+        if task.inputs.memory_mask is not None:
+            penalties = ops.where(ops.expand_dims(task.inputs.memory_mask, 1), penalties, 0.0)
         return self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
 
     def _length_penalty(self, lengths):

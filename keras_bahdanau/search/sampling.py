@@ -129,7 +129,7 @@ class Sampling(Search):
         tokens = ops.where(ended, PAD, tokens)
         log_probs = ops.where(ended, 0.0, log_probs)
         lengths = lengths + ops.cast(ops.logical_not(ended), "int32")
-        at_limit = ops.reshape(lengths, (-1, self.n)) >= task.limits
+        at_limit = ops.reshape(lengths, (-1, self.n)) >= task.inputs.limits
         ending = ops.logical_or(ops.equal(tokens, EOS), ops.reshape(at_limit, (-1,)))
         # An output without an allowed token does not exist: its log-probability is -inf.
         ending = ops.logical_or(ending, ops.equal(log_probs, NEG_INF))

@@ -15,8 +15,8 @@ from keras_bahdanau.toolkits.recurrent import (
 )
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights
-from keras_bahdanau.training.options import read_options
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_files import read_options
 
 _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 # The names and values of the special pieces in a configuration, in the order of our ids.

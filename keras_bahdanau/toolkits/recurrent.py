@@ -25,7 +25,7 @@ class RecurrentModel:
     """Weights of a model, in the layout of Keras, and the options that they do not imply.
 
     All supported toolkits run the cell before the attention, and compute the output from the new
-    state and the context: `query="current"` of `AttentiveDecoder` with a `DeepOutput`.
+    state and the context: `query_state="current"` of `AttentiveDecoder` with a `DeepOutput`.
 
     Attributes:
         source_embedding: `(Vs, Ms)` array in the order of our ids, as are all vocabularies here.
@@ -89,7 +89,7 @@ class RecurrentModel:
                 cells[0] if len(cells) == 1 else cells,
                 self._make_attention(),
                 DeepOutput(readout_units, self.readout_activation, reads_inputs=False),
-                query="current",
+                query_state="current",
                 input_feeding=self.input_feeding,
                 name="decoder",
             ),

@@ -1,29 +1,24 @@
 """Options of a training run, with their help texts and limits."""
 
-import difflib
-import functools
-import json
 import math
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
+from keras_bahdanau.data.options import TokenizerOptions
+from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
-from keras_bahdanau_runtime.checks import check_range, unique_keys
-from keras_bahdanau_runtime.errors import argument_error, require
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import check_option_names, option
+from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.search_settings import RANGES
-from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
+from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
-    MIN_VOCABULARY_SIZE,
-    NORMALIZATIONS,
     Tokenizer,
 )
-from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
 
 # Models by option, with the names of their classes.
 MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
@@ -36,25 +31,16 @@ FORMER_NAMES = {
 }
 
 
-def _option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field.
-
-    Metadata `limits` are arguments of `check_range`; `panel` is its panel on the help page.
-    """
-    return field(default=default, metadata={"help": help, **metadata})
+_MODEL_DEFAULTS = {"model": "rnnsearch", **ARCHITECTURE}
 
 
-def _model_option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return the field of an option that `init` determines, or else has this default."""
+def _model_option(name: str, help: str, **metadata: Any) -> Any:
+    """Return the field of an option that `init` determines, or else has a default."""
+    default = _MODEL_DEFAULTS[name]
     default_text = str(default).lower() if isinstance(default, bool) else default
     help = f"{help} If absent: {default_text}, or as in --init."
-    return _option(None, help, model_default=default, **metadata)
+    return option(None, help, model_default=default, **metadata)
 
-
-_MAX_FILE_SIZE = 2**20  # bytes of a file of options, and characters of its values
-_MAX_DEPTH = 100
-_TOO_DEEP = f"values in more than {_MAX_DEPTH} lists and mappings"
-_MAX_DIGITS = 400  # of a number in YAML: the time to convert longer ones is not linear
 
 _COUNT = {"low": 1}
 _LENGTH = {"low": 2, "high": RANGES["max_length"].high}
@@ -64,7 +50,7 @@ _ABOVE_ZERO = {"low": 0, "open_low": True}
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(TextFormat, TokenizerOptions):
     """Options of a training run.
 
     A text is two files with one sentence per line, or a file with both sides: without `target` or
@@ -103,171 +89,138 @@ class TrainingOptions:
     ```
     """
 
-    source: Path = field(
-        metadata={
-            "help": "Source sentences, one per line; or a file with both sides (tab-separated, "
-            ".csv, .jsonl, .parquet, .tmx), plain or compressed; or a folder from `prepare`.",
-            "positional": True,
-        }
+    source: Path = option(
+        MISSING,
+        "Source sentences, one per line; or a file with both sides (tab-separated, "
+        ".csv, .jsonl, .parquet, .tmx), plain or compressed; or a folder from `prepare`.",
+        positional=True,
     )
-    target: Path | None = field(
-        default=None,
-        metadata={
-            "help": "Their translations, line by line; none if the source has both sides.",
-            "positional": True,
-        },
+    target: Path | None = option(
+        None,
+        "Their translations, line by line; none if the source has both sides.",
+        positional=True,
     )
     _: KW_ONLY
-    validation_source: tuple[Path, ...] = field(
-        metadata={
-            "help": "Held-out source sentences; repeat it for more sets. The first decides.",
-            "panel": "Validation",
-        }
+    validation_source: tuple[Path, ...] = option(
+        MISSING,
+        "Held-out source sentences; repeat it for more sets. The first decides.",
+        panel="Validation",
     )
-    validation_target: tuple[Path, ...] | None = field(
-        default=None,
-        metadata={
-            "help": "Their translations; none if the sources have both sides.",
-            "panel": "Validation",
-            "type": list[Path],
-        },
+    validation_target: tuple[Path, ...] | None = option(
+        None,
+        "Their translations; none if the sources have both sides.",
+        panel="Validation",
+        type=list[Path],
     )
-    init: Path | None = field(
-        default=None,
-        metadata={
-            "help": "Run, or .keras file, whose weights, architecture and tokenizer the model "
-            "starts with.",
-            "panel": "Fine-tuning",
-        },
+    init: Path | None = option(
+        None,
+        "Run, or .keras file, whose weights, architecture and tokenizer the model starts with.",
+        panel="Fine-tuning",
     )
-    freeze: tuple[str, ...] = _option(
+    freeze: tuple[str, ...] = option(
         (),
         "Part of the model of --init that is not trained: encoder, decoder or embeddings; repeat "
         "it for more.",
         choices=PARTS,
         panel="Fine-tuning",
     )
-    mix: tuple[str, ...] = _option(
+    mix: tuple[str, ...] = option(
         (),
         "CORPUS=SHARE: prepared corpus with the same tokenizer, and its share of the batches, such "
         "as run/corpus=0.2; repeat it for more.",
         panel="Fine-tuning",
     )
     model: str | None = _model_option(
-        "rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
+        "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
-    tokenizer: str = _option(
-        "bpe",
-        "Kind of pieces to learn: bpe, words, characters or bytes; or a file: a tokenizer.json of "
-        "this package or of Hugging Face, or a .model of SentencePiece.",
-        panel="Data",
-    )
-    target_tokenizer: Path | None = field(
-        default=None,
-        metadata={
-            "help": "File of the tokenizer of the translations, if that of --tokenizer is only for "
-            "the sources.",
-            "panel": "Data",
-        },
-    )
-    vocabulary_size: int = _option(
-        8000,
-        "Number of pieces to learn.",
-        limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
-        panel="Data",
-    )
-    joint: bool = _option(
-        True, "One vocabulary for both languages, or two.", flags="--joint/--separate", panel="Data"
-    )
-    normalization: str | None = _option(
+    target_tokenizer: Path | None = option(
         None,
-        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none by default.",
-        choices=("none", *NORMALIZATIONS),
+        "File of the tokenizer of the translations, if that of --tokenizer is only for "
+        "the sources.",
         panel="Data",
     )
     units: int | None = _model_option(
-        256, "Width of each recurrence.", limits=_COUNT, panel="Model"
+        "units", "Width of each recurrence.", limits=_COUNT, panel="Model"
     )
     embedding_dim: int | None = _model_option(
-        256, "Width of the embeddings.", limits=_COUNT, panel="Model"
+        "embedding_dim", "Width of the embeddings.", limits=_COUNT, panel="Model"
     )
-    source_embeddings: Path | None = field(
-        default=None,
-        metadata={
-            "help": "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
-            "start with, of width --embedding-dim.",
-            "panel": "Model",
-        },
+    source_embeddings: Path | None = option(
+        None,
+        "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
+        "start with, of width --embedding-dim.",
+        panel="Model",
     )
-    target_embeddings: Path | None = field(
-        default=None,
-        metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
+    target_embeddings: Path | None = option(
+        None,
+        "Word vectors for the target embeddings.",
+        panel="Model",
     )
     attention_units: int | None = _model_option(
-        256, "Width of the alignment model.", limits=_COUNT, panel="Model"
+        "attention_units", "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
     tie_embeddings: bool | None = _model_option(
-        True, "Use the target embedding as the output layer.", panel="Model"
+        "tie_embeddings", "Use the target embedding as the output layer.", panel="Model"
     )
     join_embeddings: bool | None = _model_option(
-        True,
+        "join_embeddings",
         "Let the decoder attend to the words' embeddings in addition to their annotations.",
         panel="Model",
     )
     encoder_layers: int | None = _model_option(
-        1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
+        "encoder_layers", "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
     )
     conditional: bool | None = _model_option(
-        True, "A second cell reads the context: the conditional GRU.", panel="Model"
+        "conditional", "A second cell reads the context: the conditional GRU.", panel="Model"
     )
     layer_normalization: bool | None = _model_option(
-        False, "Normalize the layers of the decoder's cells.", panel="Model"
+        "layer_normalization", "Normalize the layers of the decoder's cells.", panel="Model"
     )
-    dropout: float | None = _option(
+    dropout: float | None = option(
         None,
         "Dropout rate of embeddings, of annotations and before the output layer. If absent: 0.2, "
         "0.3 and 0.4, or as in --init.",
         limits=_SHARE,
         panel="Regularization",
     )
-    annotation_dropout: float | None = _option(
+    annotation_dropout: float | None = option(
         None,
         "Dropout rate of annotations; that of --dropout if absent.",
         limits=_SHARE,
         panel="Regularization",
     )
-    readout_dropout: float | None = _option(
+    readout_dropout: float | None = option(
         None,
         "Dropout rate before the output layer; that of --dropout if absent.",
         limits=_SHARE,
         panel="Regularization",
     )
     encoder_dropout: float | None = _model_option(
-        0.0,
+        "encoder_dropout",
         "Dropout rate between the layers of the encoder.",
         limits=_SHARE,
         panel="Regularization",
     )
-    bpe_dropout: float = _option(
+    bpe_dropout: float = option(
         0.0,
         "Share of merges skipped at random when words are split.",
         limits=_SHARE,
         panel="Regularization",
     )
-    label_smoothing: float = _option(
+    label_smoothing: float = option(
         0.1,
         "Share of the target probability spread over all ids.",
         limits=_SHARE,
         panel="Regularization",
     )
-    loss_chunk_size: int | None = _option(
+    loss_chunk_size: int | None = option(
         None,
         "Target positions whose logits are computed at once, which takes less memory and time than "
         "all; if absent 512, or all with several devices.",
         limits=_COUNT,
         panel="System",
     )
-    sampled_softmax: int | None = _option(
+    sampled_softmax: int | None = option(
         None,
         "Random ids to train on in addition to those of a batch: for large vocabularies.",
         limits=_COUNT,
@@ -275,7 +228,7 @@ class TrainingOptions:
     )
     # Not mixed_float16: its optimizer skips updates, so they would not match the position in the
     # data.
-    dtype_policy: str = _option(
+    dtype_policy: str = option(
         "auto",
         "Keras dtype policy of training steps: float32, mixed_bfloat16, or auto: mixed_bfloat16 "
         "with TensorFlow and PyTorch on processors with AMX or AVX512-BF16, else float32. The "
@@ -283,118 +236,102 @@ class TrainingOptions:
         choices=("auto", "float32", "mixed_bfloat16"),
         panel="System",
     )
-    batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")
-    batch_tokens: int | None = _option(
+    batch_size: int = option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")
+    batch_tokens: int | None = option(
         None,
         "Positions in a batch, of both languages, instead of --batch-size; --bpe-dropout needs "
         "more of them.",
         limits=_COUNT,
         panel="Optimization",
     )
-    accumulate: int = _option(
+    accumulate: int = option(
         1, "Batches whose mean gradient makes one update.", limits=_COUNT, panel="Optimization"
     )
-    epochs: int = _option(
+    epochs: int = option(
         7,
         "Passes over the text; with --every, up to the next multiple of it.",
         limits=_COUNT,
         panel="Optimization",
     )
-    updates: int | None = _option(
+    updates: int | None = option(
         None, "Updates in all, instead of --epochs.", limits=_COUNT, panel="Optimization"
     )
-    every: int | None = _option(
+    every: int | None = option(
         None,
         "Updates between validations and checkpoints; a pass if absent.",
         limits=_COUNT,
         panel="Validation",
     )
-    best_by: str = _option(
+    best_by: str = option(
         "bleu",
         "Criterion for the best model: bleu, or loss of the first held-out set.",
         choices=("bleu", "loss"),
         panel="Validation",
     )
-    patience: int = _option(
+    patience: int = option(
         0,
         "Number of validations without improvement after which the run ends; 0: never.",
         limits={"low": 0},
         panel="Validation",
     )
-    learning_rate: float = _option(
+    learning_rate: float = option(
         4e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
     )
-    schedule: str = _option(
+    schedule: str = option(
         "cosine",
         "Decay of the learning rate: cosine (to zero), inverse-sqrt or constant.",
         choices=SCHEDULES,
         panel="Optimization",
     )
-    warmup: int | None = _option(
+    warmup: int | None = option(
         None,
         "Updates until the peak rate; half a pass, at most 4,000, if absent.",
         limits={"low": 0},
         panel="Optimization",
     )
-    ema: float = _option(
+    ema: float = option(
         0.0,
         "Decay of the exponential moving average of the weights to save; 0: none.",
         limits=_SHARE,
         panel="Optimization",
     )
-    average: int = _option(
+    average: int = option(
         0,
         "Number of last checkpoints whose mean is compared with the best one.",
         limits={"low": 0},
         panel="Optimization",
     )
-    keep: int = _option(
+    keep: int = option(
         0,
         "Number of last checkpoints whose files are kept; at least --average.",
         limits={"low": 0},
         panel="System",
     )
-    clip_norm: float = _option(
+    clip_norm: float = option(
         1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
     )
-    max_length: int = _option(100, "Longest sentence in tokens.", limits=_LENGTH, panel="Data")
-    source_column: str | None = _option(
-        None,
-        "For files with both sides, the column of the sources: a name, a number from 1 for "
-        "tab-separated text, or a language code for .tmx.",
-        panel="Data",
-    )
-    target_column: str | None = _option(
-        None, "The column of the translations, like --source-column.", panel="Data"
-    )
-    encoding: str = _option("utf-8", "Encoding of the text files.", panel="Data")
-    on_bad_line: str = _option(
-        "stop",
-        "What to do with a line that does not have both sides or has another encoding: stop or "
-        "skip.",
-        choices=BAD_LINE_ACTIONS,
-        panel="Data",
-    )
-    validation_beam_size: int = _option(
+    max_length: int = option(100, "Longest sentence in tokens.", limits=_LENGTH, panel="Data")
+    validation_beam_size: int = option(
         1, "Beam of each validation.", limits=_BEAM, panel="Validation"
     )
-    tokenize: str = _option(
+    tokenize: str = option(
         "13a",
         "sacreBLEU tokenizer of validations: 13a, none for tokenized text, zh, ...",
         panel="Validation",
     )
-    devices: int = _option(
+    devices: int = option(
         1,
         "Devices that share each batch; on PyTorch, the processes of torchrun.",
         limits=_COUNT,
         panel="System",
     )
-    log_dir: Path | None = field(
-        default=None,
-        metadata={"help": "Folder for TensorBoard logs of the validations.", "panel": "System"},
+    log_dir: Path | None = option(
+        None,
+        "Folder for TensorBoard logs of the validations.",
+        panel="System",
     )
     # Keras and NumPy accept 32 bits, and the epoch is added to the seed.
-    seed: int = _option(
+    seed: int = option(
         0,
         "Random seed of weights, order and dropout.",
         limits={"low": 0, "high": 2**31 - 1},
@@ -402,13 +339,10 @@ class TrainingOptions:
     )
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if value is None and self.init is None:
-                value = option.metadata.get("model_default")
-            object.__setattr__(self, option.name, _validated(option, value))
-        if self.normalization == "none":
-            object.__setattr__(self, "normalization", None)
+        for each in fields(self):
+            if getattr(self, each.name) is None and self.init is None:
+                object.__setattr__(self, each.name, each.metadata.get("model_default"))
+        TokenizerOptions.__post_init__(self)
         _ = self.text_format  # raises the errors of its values
         targets = self.validation_target
         if targets is not None and len(self.validation_source) != len(targets):
@@ -527,7 +461,7 @@ class TrainingOptions:
     @property
     def text_format(self) -> TextFormat:
         """Format of the texts."""
-        return TextFormat(self.source_column, self.target_column, self.encoding, self.on_bad_line)
+        return TextFormat(**{each.name: getattr(self, each.name) for each in fields(TextFormat)})
 
     @property
     def word_vectors(self) -> dict[str, Path]:
@@ -538,7 +472,7 @@ class TrainingOptions:
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        return self.dropouts_after((0.2, 0.3, 0.4))
+        return self.dropouts_after(DROPOUTS)
 
     def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
         """Return the three dropout rates of a model that has the rates `defaults` so far."""
@@ -603,182 +537,3 @@ class TrainingOptions:
             return str(value) if isinstance(value, Path) else value
 
         return {option.name: to_json(getattr(self, option.name)) for option in fields(self)}
-
-
-def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
-    """Raise a `ValueError` that suggests the nearest option, unless every name is an option.
-
-    Args:
-        options: Dataclass of options.
-        values: Mapping of names to values.
-        purpose: Purpose of the options, such as "training", for the message.
-    """
-    names = [option.name for option in fields(options)]
-    for name in values:
-        if name not in names:
-            matches = difflib.get_close_matches(str(name), names, n=1)
-            hint = f"Did you mean `{matches[0]}`?" if matches else f"The options are {names}."
-            raise ValueError(
-                f"Argument `{name!s:.80}` must be an option of {purpose}. {hint} "
-                f"Received: {name!s:.80}={values[name]!r:.200}"
-            )
-
-
-def read_options(path: str | os.PathLike[str], argument: str = "config") -> dict[str, Any]:
-    """Read a mapping from a YAML or JSON file.
-
-    Args:
-        path: File with the suffix .json, .yaml or .yml.
-        argument: Name of the argument, for messages.
-
-    Returns:
-        A `dict`, whose values are not checked; an empty YAML file gives an empty one.
-
-    Raises:
-        ValueError: The file has another suffix, another format, no mapping, a mapping with a
-            duplicate key, or is too large: it has, or YAML aliases expand it to, more than 2**20
-            characters.
-        MissingDependencyError: The file is YAML and PyYAML is not installed.
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".json", ".yaml", ".yml"):
-        raise argument_error(argument, "end with .json, .yaml or .yml", str(path))
-    with open(path, "rb") as file:
-        data = file.read(_MAX_FILE_SIZE + 1)
-    if len(data) > _MAX_FILE_SIZE:
-        raise argument_error(
-            argument,
-            f"be a file of at most {_MAX_FILE_SIZE} bytes",
-            received=f"{str(path)!r}, which has more",
-        )
-    if suffix == ".json":
-        format = "JSON"
-        errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
-        parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)
-    else:
-        yaml = require("yaml", extra="cli")
-        # PyYAML raises the last four for tags that do not fit their values, such as !!bool x.
-        errors = (yaml.YAMLError, ValueError, RecursionError)
-        errors += (KeyError, IndexError, AttributeError, TypeError)
-        format = "YAML"
-        parse = _parse_yaml
-    try:
-        values = parse(data)
-        if isinstance(values, dict | list):
-            _check_depth(values)
-    except errors as error:
-        is_deep = isinstance(error, RecursionError)
-        problem = _TOO_DEEP if is_deep else " ".join(str(error).split())
-        raise argument_error(
-            argument, f"be {format}", received=f"{str(path)!r}: {problem:.400}"
-        ) from error
-    values = {} if values is None and format == "YAML" else values
-    if not isinstance(values, dict):
-        raise argument_error(
-            argument,
-            "contain a mapping of options to values",
-            received=f"{str(path)!r}, which contains {values!r:.80}",
-        )
-    return values
-
-
-def _check_depth(value: Any) -> None:
-    """Raise a `ValueError` for lists and mappings in more than `_MAX_DEPTH` others."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-    if level:
-        raise ValueError(_TOO_DEEP)
-
-
-def _parse_yaml(data: bytes) -> Any:
-    yaml = require("yaml", extra="cli")
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """YAML 1.1 with the floats and unique keys of YAML 1.2; in YAML 1.1, 1e-3 is a str."""
-
-        def get_single_node(self) -> Any:
-            node = super().get_single_node()
-            if node is not None:
-                _check_expanded_size(node)
-            return node
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
-            unique_keys([(key.value, value) for key, value in scalars])
-            return super().construct_mapping(node, deep=deep)
-
-    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-    return yaml.load(data, Loader)
-
-
-def _check_expanded_size(root: Any) -> None:
-    """Raise a `ValueError` for YAML whose aliases make it too large, or part of itself.
-
-    Args:
-        root: The outermost `yaml.Node`. Aliases of a node are the same object.
-    """
-    sizes: dict[int, int | None] = {}  # by id; `None` while the size of a node is computed
-
-    def size_of(node: Any) -> int:
-        if id(node) not in sizes:
-            sizes[id(node)] = None
-            value, size = node.value, 1
-            if isinstance(value, str):
-                size += len(value)
-                if len(value) > _MAX_DIGITS and node.tag.endswith((":int", ":float")):
-                    raise ValueError(f"a number of {len(value)} characters")
-            for item in value if isinstance(value, list) else ():
-                size += sum(map(size_of, item)) if isinstance(item, tuple) else size_of(item)
-            sizes[id(node)] = size
-        size_or_none = sizes[id(node)]
-        if size_or_none is None:
-            raise ValueError("an alias of a value that contains it")
-        if size_or_none > _MAX_FILE_SIZE:
-            raise ValueError(f"aliases that expand it to more than {_MAX_FILE_SIZE} characters")
-        return size_or_none
-
-    size_of(root)
-
-
-def _validated(option: Field[Any], value: Any) -> Any:
-    """Return the value in the type of its field, or raise a `ValueError`."""
-    name, rules = option.name, option.metadata
-    kind: Any = option.type
-    if isinstance(kind, UnionType):  # with `None`
-        if value is None:
-            return None
-        kind, _ = get_args(kind)
-    if kind == tuple[str, ...]:  # names, or a single name
-        names = value if isinstance(value, list | tuple) else [value]
-        choices = rules.get("choices", names)
-        if not all(isinstance(item, str) and item in choices for item in names):
-            expected = ", ".join(map(repr, choices)) if "choices" in rules else "text"
-            raise argument_error(name, f"be one or several of {expected}", value)
-        return tuple(names)
-    if get_origin(kind) is tuple:  # paths, or a single path
-        paths = value if isinstance(value, list | tuple) else [value]
-        if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
-            raise argument_error(name, "be a path, or several", value)
-        return tuple(map(Path, paths))
-    if kind is Path:
-        if not isinstance(value, str | os.PathLike):
-            raise argument_error(name, "be a path", value)
-    elif kind is bool:
-        if not isinstance(value, bool):
-            raise argument_error(name, "be true or false", value)
-    elif kind is str:
-        choices = rules.get("choices")
-        if not isinstance(value, str) or (choices is not None and value not in choices):
-            expected = "a name" if choices is None else f"one of {', '.join(map(repr, choices))}"
-            raise argument_error(name, f"be {expected}", value)
-    else:
-        check_range(name, value, kind, **rules["limits"])
-    return kind(value)

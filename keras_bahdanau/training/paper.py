@@ -21,8 +21,7 @@ def paper_training():
     """Return the training settings of the paper (arXiv 1409.0473, appendix B.2).
 
     The optimizer is Adadelta with epsilon 1e-6 and rho 0.95, with gradients clipped to the norm 1.
-    Pairs are shuffled once and then sorted by length, 1600 at a time, into 20 batches of 80. `fit`
-    must not shuffle the batches: `model.fit(dataset, shuffle=False)`.
+    Pairs are shuffled once and then sorted by length, 1600 at a time, into 20 batches of 80.
 
     Returns:
         A `PaperTraining`.

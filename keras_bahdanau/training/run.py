@@ -40,6 +40,7 @@ from keras_bahdanau.distribution import (
 )
 from keras_bahdanau.layers.dtype_policies import MIXED_POLICIES, check_policy, replace_policies
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
+from keras_bahdanau.model_defaults import ARCHITECTURE
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.models.saved_models import load_saved_model
@@ -58,7 +59,7 @@ from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
-from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run, text_hashes
+from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
@@ -118,18 +119,18 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise argument_error("options", "be TrainingOptions", options)
     output, callbacks = Path(output), _checked_callbacks(callbacks)
-    with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
-        return run_training(options, output, held_out, callbacks, verbose, console)
+    with start_run(options, output, resume, rank=rank_and_world_size()[0]) as texts:
+        return run_training(options, output, texts, callbacks, verbose, console)
 
 
-def run_training(options, output, held_out, callbacks=(), verbose=True, console=None):
-    """Do the part of `train` that needs Keras, with the held-out texts that `start_run` yields."""
+def run_training(options, output, texts, callbacks=(), verbose=True, console=None):
+    """Do the part of `train` that needs Keras, with the `RunTexts` that `start_run` yields."""
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
-        corpus = _open_corpus(options, output, rank)
+        corpus = _open_corpus(texts, rank)
         _warn_about_corpus(corpus)
-        model, dataset, epochs = _start_or_resume(options, output, corpus)
-        evaluators = _evaluators(options, held_out, corpus.tokenizer)
+        model, dataset, epochs = _start_or_resume(options, output, corpus, texts)
+        evaluators = _evaluators(options, texts.held_out, corpus.tokenizer)
         checkpoint = RunCheckpoint(
             output,
             f"val_{options.best_by}",
@@ -162,7 +163,6 @@ def run_training(options, output, held_out, callbacks=(), verbose=True, console=
                     dataset,
                     epochs=epochs,
                     initial_epoch=dataset.epoch,
-                    shuffle=False,
                     verbose=0,
                     callbacks=[
                         ResumableEpochs(dataset, options.seed, 0 if is_spmd() else rank),
@@ -252,7 +252,7 @@ def _checked_callbacks(callbacks):
     return list(callbacks)
 
 
-def _start_or_resume(options, output, corpus):
+def _start_or_resume(options, output, corpus, texts):
     """Return the model, the dataset and the number of epochs of a new or resumed run."""
     is_resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
@@ -293,7 +293,7 @@ def _start_or_resume(options, output, corpus):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, text_hashes(options, output))
+            write_json(output / TEXTS_FILE, texts.hashes)
             chosen = replace(options, dtype_policy=model.training_dtype_policy)
             write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)
@@ -355,14 +355,15 @@ def _check_single_shape(dataset, dropout):
         )
 
 
-def _open_corpus(options, output, rank):
+def _open_corpus(texts, rank):
     """Open the prepared corpus of a run; with several devices, rank 0 prepares the texts first."""
+    options = texts.options
     if options.is_prepared:
         return PreparedCorpus(options.source)
     if rank == 0 and options.devices > 1:
-        prepare_texts(options, output)
+        prepare_texts(texts)
     broadcast_from_rank0(True)  # wait until the corpus is complete
-    return PreparedCorpus(output / CORPUS_FOLDER)
+    return PreparedCorpus(texts.output / CORPUS_FOLDER)
 
 
 def _evaluators(options, held_out, tokenizer):
@@ -481,25 +482,9 @@ def build(options, tokenizer, updates, warmup):
 
 def new_model(options, tokenizer):
     """Return a model with random weights."""
-    model = _MODELS[options.model](
-        tokenizer.source_vocabulary_size,
-        tokenizer.target_vocabulary_size,
-        units=options.units,
-        embedding_dim=options.embedding_dim,
-        attention_units=options.attention_units,
-        maxout_units=options.embedding_dim,
-        reset_after=True,
-        readout_state="current",
-        initializer=None,
-        dropout=options.dropouts,
-        tie_embeddings=options.tie_embeddings,
-        join_embeddings=options.join_embeddings,
-        encoder_layers=options.encoder_layers,
-        encoder_dropout=options.encoder_dropout,
-        conditional=options.conditional,
-        layer_normalization=options.layer_normalization,
-        tokenizer=tokenizer,
-        dtype="float32",
+    architecture = {name: getattr(options, name) for name in ARCHITECTURE}
+    model = _MODELS[options.model].from_tokenizer(
+        tokenizer, dropout=options.dropouts, dtype="float32", **architecture
     )
     model.build()
     for side, path in options.word_vectors.items():

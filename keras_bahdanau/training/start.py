@@ -1,7 +1,7 @@
 """Checks and preparation of a training run before Keras is imported.
 
-with start_run(options, output, resume=False, rank=0) as held_out:   # raises errors of the run
-    import keras                                                     # takes seconds
+with start_run(options, output, resume=False, rank=0) as texts:   # raises errors of the run
+    import keras                                                  # takes seconds
 """
 
 import contextlib
@@ -10,7 +10,8 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
@@ -26,9 +27,10 @@ from keras_bahdanau.run_folder import (
     TEXTS_FILE,
 )
 from keras_bahdanau.training.initial import InitialModel
-from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
@@ -41,16 +43,85 @@ logger = logging.getLogger("keras_bahdanau")
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 
 
-def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
-    """Raise a `ValueError` if the folder is in use, or its run has other options."""
+@dataclass(frozen=True)
+class RunTexts:
+    """The texts of a run. Each property is computed once, when it is first used.
+
+    Args:
+        options: `TrainingOptions`.
+        output: Folder of the run.
+    """
+
+    options: TrainingOptions
+    output: Path
+
+    @cached_property
+    def sources(self) -> list[Path]:
+        """Files of the sources of the training text, or the manifest of a prepared corpus."""
+        options = self.options
+        return expand_paths(
+            [options.source / MANIFEST_FILE if options.is_prepared else options.source]
+        )
+
+    @cached_property
+    def targets(self) -> list[Path] | None:
+        """Files of their translations, or `None` for files with both sides."""
+        return None if self.options.target is None else expand_paths([self.options.target])
+
+    @cached_property
+    def held_out_sources(self) -> list[Path]:
+        """Files of the held-out sources."""
+        return expand_paths(self.options.validation_source)
+
+    @cached_property
+    def held_out_targets(self) -> list[Path] | None:
+        """Files of their translations, or `None` for files with both sides."""
+        targets = self.options.validation_target
+        return None if targets is None else expand_paths(targets)
+
+    @cached_property
+    def held_out(self) -> list[tuple[list[str], list[str]]]:
+        """Sources and targets of each held-out set."""
+        targets = repeat(None) if self.held_out_targets is None else self.held_out_targets
+        sides = zip(self.held_out_sources, targets, strict=False)
+        return [read_parallel(*files, self.options.text_format) for files in sides]
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of each text file, by the name of its option and a number from 2 on.
+
+        For a prepared corpus, it is the hash of the manifest, which contains those of its files. A
+        corpus of `mix` that was deleted counts as the one that the run has linked. The model of
+        `init` is not among the texts: a checkpoint replaces it.
+        """
+        links = mixed_corpora(self.options, self.output)
+        mixed = [
+            folder if folder.exists() else link
+            for (folder, _), (link, _) in zip(self.options.mixed, links, strict=True)
+        ]
+        files: dict[str, Sequence[Path]] = {
+            "source": self.sources,
+            "target": self.targets or [],
+            "validation_source": self.held_out_sources,
+            "validation_target": self.held_out_targets or [],
+            "mix": [folder / MANIFEST_FILE for folder in mixed],
+        }
+        digests = {}
+        for name, paths in files.items():
+            for number, path in enumerate(paths, start=1):
+                digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = file_sha256(path)
+        return digests
+
+
+def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts: RunTexts) -> None:
+    """Raise a `ValueError` if the folder is in use, or its run has other options or texts."""
     if options.target is not None and options.source.is_dir():
         raise argument_error(
             "target",
             "be left out for a prepared corpus",
             received=f"{options.target!s} for {options.source}",
         )
-    validation_source, validation_target = _held_out_files(options)
-    check_files(validation_source=validation_source, validation_target=validation_target)
+    check_files(validation_source=texts.held_out_sources, validation_target=texts.held_out_targets)
     if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
         raise argument_error("log_dir", "be a folder", received=f"{str(options.log_dir)!r}, a file")
     if output.exists() and not output.is_dir():
@@ -97,16 +168,16 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
         raise argument_error(
             "options", f"be those of the run in {output}", received=str(", ".join(changed))
         )
-    _check_texts(options, output)
+    _check_hashes(texts)
 
 
-def _check_texts(options: TrainingOptions, output: Path) -> None:
+def _check_hashes(texts: RunTexts) -> None:
     """Raise a `ValueError` if the texts have changed since the start of the run."""
-    path = output / TEXTS_FILE
+    path = texts.output / TEXTS_FILE
     if not path.exists():
         logger.warning("%s is missing, so changed texts are not detected.", path)
         return
-    previous, current = read_options(path), text_hashes(options, output)
+    previous, current = read_options(path), texts.hashes
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
@@ -115,43 +186,6 @@ def _check_texts(options: TrainingOptions, output: Path) -> None:
             "name the texts that the run was started with",
             received=f"{', '.join(changed)}, which changed since then",
         )
-
-
-def text_hashes(options: TrainingOptions, output: Path) -> dict[str, str]:
-    """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
-
-    For a prepared corpus, it is the hash of the manifest, which contains those of its files. A
-    corpus of `mix` that was deleted counts as the one that the run in `output` has linked. The
-    model of `init` is not among the texts: a checkpoint replaces it.
-    """
-    links = mixed_corpora(options, output)
-    mixed = [
-        folder if folder.exists() else link
-        for (folder, _), (link, _) in zip(options.mixed, links, strict=True)
-    ]
-    source = options.source / MANIFEST_FILE if options.is_prepared else options.source
-    validation_source, validation_target = _held_out_files(options)
-    files: dict[str, Sequence[Path]] = {
-        "source": expand_paths([source]),
-        "target": [] if options.target is None else expand_paths([options.target]),
-        "validation_source": validation_source,
-        "validation_target": validation_target or [],
-        "mix": [folder / MANIFEST_FILE for folder in mixed],
-    }
-    digests = {}
-    for name, paths in files.items():
-        for number, path in enumerate(paths, start=1):
-            digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = file_sha256(path)
-    return digests
-
-
-def _held_out_files(options: TrainingOptions) -> tuple[list[Path], list[Path] | None]:
-    """Return the files of held-out sources and of targets, which are `None` for files of pairs."""
-    targets = options.validation_target
-    return (
-        expand_paths(options.validation_source),
-        None if targets is None else expand_paths(targets),
-    )
 
 
 @contextlib.contextmanager
@@ -169,7 +203,7 @@ def claim_run(output: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def start_run(
     options: TrainingOptions, output: Path, resume: bool, rank: int
-) -> Iterator[list[tuple[list[str], list[str]]]]:
+) -> Iterator[RunTexts]:
     """Check a run, and lock its folder during the block.
 
     For a run on one device, the texts are also prepared here, so that an invalid line is reported
@@ -182,7 +216,7 @@ def start_run(
         rank: int. Rank of this process among those that train together. Only rank 0 writes.
 
     Yields:
-        Sources and targets of each held-out set.
+        The `RunTexts`, whose held-out texts are read.
 
     Raises:
         ValueError: As `train`.
@@ -190,46 +224,42 @@ def start_run(
         MissingDependencyError: sacrebleu is not installed.
     """
     bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
+    texts = RunTexts(options, output)
     if rank == 0:
-        check_run_folder(options, output, resume)
+        check_run_folder(options, output, resume, texts)
     tokenizer = _given_tokenizer(options, output)
     _check_corpora(options, tokenizer, output)
-    sources, targets = _held_out_files(options)
-    sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
-    held_out = [read_parallel(*files, options.text_format) for files in sides]
+    _ = texts.held_out  # raises the errors of these files
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and not (output / LAST_FILE).exists():
             _link_mixed(options, output)
         if rank == 0 and options.devices == 1:
-            prepare_texts(options, output, tokenizer)
-        yield held_out
+            prepare_texts(texts, tokenizer)
+        yield texts
 
 
-def prepare_texts(
-    options: TrainingOptions, output: Path, tokenizer: Tokenizer | None = None
-) -> None:
+def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
     """Prepare the text files of a run in its folder, unless the source is a prepared corpus.
 
     Args:
-        options: `TrainingOptions`.
-        output: Folder of the run.
+        texts: `RunTexts`.
         tokenizer: That of `init` or a file; `None` to read it.
     """
+    options, output = texts.options, texts.output
     if not options.is_prepared:
         text_format = options.text_format
         if options.source.parent == output / DISTILLED_FOLDER:  # texts that `distill` wrote
             text_format = replace(text_format, encoding=UTF_8)
         prepare(
-            [options.source],
-            None if options.target is None else [options.target],
+            texts.sources,
+            texts.targets,
             output / CORPUS_FOLDER,
-            tokenizer or _given_tokenizer(options, output),
+            tokenizer or _given_tokenizer(options, output) or options.tokenizer,
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
             text_format=text_format,
-            kind=options.tokenizer if options.tokenizer in KINDS else "bpe",
         )
 
 

@@ -2,15 +2,15 @@
 
 import re
 
+import click.testing
 import pytest
-import typer.testing
 from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_cli.app import app
 
 
 def align(*arguments):
-    return typer.testing.CliRunner().invoke(app, ["align", *map(str, arguments)])
+    return click.testing.CliRunner().invoke(app, ["align", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

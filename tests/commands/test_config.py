@@ -1,19 +1,16 @@
 """The flag `--config`: a file takes every flag of its command by its name."""
 
-import inspect
 import json
-import re
 from pathlib import Path
 
 import pytest
-import typer
 
 from keras_bahdanau_cli.app import app
+from keras_bahdanau_runtime.option_fields import item_type
 
-GROUP = typer.main.get_command(app)
 COMMANDS = {
     name: command
-    for name, command in GROUP.commands.items()
+    for name, command in app.load_commands().items()
     if any(parameter.name == "config" for parameter in command.params)
 }
 # A value of a file for each type of parameter, and the value that the command receives.
@@ -28,10 +25,8 @@ VALUES = {
 
 def values_of(command, parameter):
     """Return the item of `VALUES` for a parameter, and whether it is a list."""
-    signature = inspect.signature(COMMANDS[command].callback)
-    text = str(signature.parameters[parameter.name].annotation.__origin__)
-    [kind] = [kind for kind in VALUES if re.search(rf"\b{kind.__name__}\b", text)]
-    return *VALUES[kind], "list" in text
+    kind, is_list = item_type(COMMANDS[command].options[parameter.name])
+    return *VALUES[kind], is_list
 
 
 def names_of(parameter):
@@ -130,8 +125,8 @@ def test_errors_of_values_name_the_file_only_if_they_are_from_it(tmp_path):
     arguments = ["a.en", "a.de", "--validation-source", "b.en", "--validation-target", "b.de"]
     arguments += ["--output", str(tmp_path / "run"), "--config", str(path)]
     with pytest.raises(ValueError, match="Argument `units` must be an int of at least 1") as caught:
-        GROUP.main(["train", *arguments], standalone_mode=False)
+        app.main(["train", *arguments], standalone_mode=False)
     assert str(caught.value).startswith(f"{path}: ")
     with pytest.raises(ValueError, match="Argument `units` must be an int of at least 1") as caught:
-        GROUP.main(["train", *arguments, "--units", "-1"], standalone_mode=False)
+        app.main(["train", *arguments, "--units", "-1"], standalone_mode=False)
     assert str(path) not in str(caught.value)

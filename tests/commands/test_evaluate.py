@@ -2,8 +2,8 @@
 
 import json
 
+import click.testing
 import pytest
-import typer.testing
 from copy_artifact import make
 
 from keras_bahdanau_cli.app import app
@@ -18,6 +18,6 @@ def test_references_of_a_model_of_split_text_may_be_split_or_joined(tmp_path, re
     (tmp_path / "a.en").write_text("ein@@ er ist da\n", "utf-8")
     (tmp_path / "a.de").write_text("\n".join(references) + "\n", "utf-8")
     arguments = ["evaluate", artifact, tmp_path / "a.en", tmp_path / "a.de"]
-    result = typer.testing.CliRunner().invoke(app, [str(each) for each in arguments])
+    result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
     assert result.exit_code == 0, result.output
     assert "exact 100.0%" in result.output

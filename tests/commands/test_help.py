@@ -2,18 +2,19 @@
 
 import re
 import shlex
+import subprocess
+import sys
 
+import click.testing
 import pytest
-import typer.testing
 from command import process
 
 import keras_bahdanau
 import keras_bahdanau_runtime
 from keras_bahdanau_cli.app import app
-from keras_bahdanau_cli.help_pages import PANELS, example
+from keras_bahdanau_cli.help_pages import PANELS, example, help_record
 
-GROUP = typer.main.get_command(app)
-COMMANDS = sorted(GROUP.commands)
+COMMANDS = app.load_commands()
 TRAIN_PANELS = [
     "Data", "Model", "Fine-tuning", "Optimization", "Regularization", "Validation", "System",
 ]  # fmt: skip
@@ -21,7 +22,7 @@ TRAIN_PANELS = [
 
 def page(monkeypatch, *command, columns=80):
     monkeypatch.setenv("COLUMNS", str(columns))
-    result = typer.testing.CliRunner().invoke(app, [*command, "--help"])
+    result = click.testing.CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -39,10 +40,9 @@ def test_nothing_is_cut(monkeypatch, name, columns):
     if columns >= 80:  # in a narrower terminal it wraps the example
         assert max(map(len, output.splitlines())) <= columns
     text = words(output)
-    context = typer.Context(GROUP.commands[name], info_name=name)
-    for parameter in GROUP.commands[name].get_params(context):
-        names, help_text = parameter.get_help_record(context)
-        names = re.sub(r"<list\[(\w+)\]>", lambda match: f"<{match[1].lower()}>", names)
+    context = click.Context(COMMANDS[name], info_name=name)
+    for parameter in COMMANDS[name].get_params(context):
+        names, help_text = help_record(COMMANDS[name], parameter, context)
         for part in (*parameter.opts, *parameter.secondary_opts):
             assert part in text or part == parameter.name
         if columns >= 80:
@@ -52,7 +52,7 @@ def test_nothing_is_cut(monkeypatch, name, columns):
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_page_ends_with_one_example_that_the_command_accepts(monkeypatch, name):
     output = page(monkeypatch, *filter(None, [name]))
-    command = GROUP.commands[name] if name else GROUP
+    command = COMMANDS[name] if name else app
     _, heading, lines = output.partition("\n Example:\n")
     assert heading and output.count("Example:") == 1
     assert [line.strip() for line in lines.strip().splitlines()] == [
@@ -60,7 +60,7 @@ def test_page_ends_with_one_example_that_the_command_accepts(monkeypatch, name):
     ]
     program, *arguments = shlex.split(lines.replace("\\\n", " "))
     assert (program, arguments[0]) == ("keras-bahdanau", name or "quickstart")
-    parsed = GROUP.commands[arguments[0]].make_context(arguments[0], arguments[1:])
+    parsed = COMMANDS[arguments[0]].make_context(arguments[0], arguments[1:])
     assert parsed.params
 
 
@@ -94,3 +94,12 @@ def test_version():
     assert finished.returncode == 0
     assert finished.stdout == f"keras-bahdanau {keras_bahdanau.__version__}\n"
     assert keras_bahdanau.__version__ == keras_bahdanau_runtime.__version__
+
+
+def test_help_pages_need_no_large_package():
+    code = (
+        "import sys; from keras_bahdanau_cli.app import app; app.load_commands(); "
+        "print({'keras', 'numpy', 'onnxruntime', 'pydantic', 'starlette'} & {*sys.modules})"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert finished.stdout.strip() == "set()", finished.stderr

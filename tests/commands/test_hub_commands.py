@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
+import click.testing
 import pytest
-import typer.testing
 from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
 from hub_server import environment, running_hub, use_hub
 from pages import DOCS, blocks, shell_commands, write_files
@@ -40,7 +40,7 @@ def folder(monkeypatch, tmp_path):
 def invoke(hub, folder, monkeypatch):
     """Run the command in this process."""
     use_hub(monkeypatch, hub, folder / "cache")
-    return lambda *arguments: typer.testing.CliRunner().invoke(app, list(map(str, arguments)))
+    return lambda *arguments: click.testing.CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_the_guide_has_commands_and_python():

@@ -2,8 +2,8 @@
 
 import sys
 
+import click.testing
 import pytest
-import typer.testing
 from command import process, run
 
 from keras_bahdanau_cli.app import app
@@ -12,7 +12,7 @@ from keras_bahdanau_cli.app import app
 def test_pairs_that_rules_dropped_are_printed(tmp_path):
     (tmp_path / "a.tsv").write_text("a man\tein Mann\nx\tx\nb\t\nbad\na man\tein Mann\n")
     rules = ("ratio=9", "identical", "duplicate")
-    result = typer.testing.CliRunner().invoke(
+    result = click.testing.CliRunner().invoke(
         app,
         [
             *("prepare", "--pairs", str(tmp_path / "*.tsv"), "-o", str(tmp_path / "corpus")),

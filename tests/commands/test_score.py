@@ -3,8 +3,8 @@
 import json
 import math
 
+import click.testing
 import pytest
-import typer.testing
 from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_cli.app import app
@@ -15,7 +15,7 @@ SOURCES, TARGETS = ["a man on a bike", "a boat", "a dog"], ["a dog on", "a man",
 
 
 def score(*arguments):
-    return typer.testing.CliRunner().invoke(app, ["score", *map(str, arguments)])
+    return click.testing.CliRunner().invoke(app, ["score", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def decode(**policy):
 CASES = {
     "AttentionPooling": Case(lambda **a: AttentionPooling(4, **a)),
     "AttentiveDecoder": decoder(bahdanau),
-    "AttentiveDecoder with LocationSensitiveAttention": decoder(location, query="current"),
+    "AttentiveDecoder with LocationSensitiveAttention": decoder(location, query_state="current"),
     "AttentiveDecoder with CoverageAttention": decoder(coverage, input_feeding=True),
     "AttentiveDecoder with MonotonicAttention": decoder(lambda: MonotonicAttention(bahdanau())),
     "BahdanauAttention": attention(lambda **a: BahdanauAttention(4, normalize=True, **a)),

@@ -160,7 +160,7 @@ CASES = {
         )
     },
     "decoder-current-state": partial(
-        decoder_case, dict(cell="gru_on_lstm", query="current", readout_state="previous")
+        decoder_case, dict(cell="gru_on_lstm", query_state="current", readout_state="previous")
     ),
     "closed-loop": closed_loop_case,
     **{f"encoder-{name}": partial(encoder_case, name) for name in encoders.FORMS},

@@ -366,12 +366,12 @@ def test_export_writes_a_triton_repository_with_options_of_a_file_and_the_best_l
     translator = Translator(output)
     assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
     manifest = translator.manifest
-    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
+    assert (manifest.search.max_length, manifest.max_source_length) == (11, 30)
     assert "step.onnx" not in manifest.files
-    assert manifest.search["max_length_ratio"] == 0.9
+    assert manifest.search.max_length_ratio == 0.9
     bleu = {float(penalty): score for penalty, score in lines}
     assert list(bleu) == [0.6, 1.0, 1.5]
-    chosen = bleu[manifest.search["length_penalty"]]
+    chosen = bleu[manifest.search.length_penalty]
     assert float(chosen) == max(map(float, bleu.values()))
     by_artifact = command("evaluate", output, "dev.en", "dev.de")[1]
     assert by_artifact.startswith(f"BLEU {chosen} ")
@@ -512,7 +512,7 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
     [
         ("keras", "keras_bahdanau.layers", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau.layers", 'pip install "keras-bahdanau[jax]"'),
-        ("typer", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
+        ("click", "keras_bahdanau_cli.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
 def test_a_missing_package_names_its_pip_command(missing, module, hint):
@@ -528,7 +528,7 @@ def test_a_missing_package_names_its_pip_command(missing, module, hint):
 
 
 @pytest.mark.parametrize(
-    ("missing", "extra"), [("typer", "cli"), ("rich", "cli"), ("keras", "tensorflow")]
+    ("missing", "extra"), [("click", "cli"), ("rich", "cli"), ("keras", "tensorflow")]
 )
 def test_command_without_a_package_prints_one_line(files, tmp_path, missing, extra):
     program = (

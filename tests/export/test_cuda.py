@@ -232,7 +232,7 @@ def test_options_of_any_attention_run_on_cuda_alone(form, tmp_path):
     make, search = FORMS[form]
     model = make()
     model.build()
-    write_onnx(*search_function(model, search, 5, with_options=True), tmp_path / "model.onnx")
+    write_onnx(*search_function(model, search, 5, options_are_inputs=True), tmp_path / "model.onnx")
     assert find_fallbacks(onnx_ir.load(tmp_path / "model.onnx")) == []
 
 

@@ -6,7 +6,7 @@ from models import SMALL, TEXTS
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch
 from keras_bahdanau_export import export
-from keras_bahdanau_export.exporter import make_job
+from keras_bahdanau_export.exporter import make_exporter
 from keras_bahdanau_export.options import ExportOptions
 
 
@@ -14,9 +14,9 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
     text = TEXTS[0]
     limit, references = len(tokenizer.encode_source(text)), ["long", "as long as the limit"]
     options = ExportOptions(texts=[2 * text, text], references=references, max_source_length=limit)
-    job = make_job(model, options)
-    job.check()
-    assert (job.options.texts, job.options.references) == ([text], references[1:])
+    exporter = make_exporter(model, options)
+    exporter.check()
+    assert (exporter.options.texts, exporter.options.references) == ([text], references[1:])
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_manifest_records_search_parity_and_files(artifact):
     manifest = read_manifest(path)
     search = {"class": "BeamSearch", **BeamSearch(3, length_penalty=0.6).get_config()}
     search["size"] = search.pop("beam_size")  # the name in manifests of every version
-    assert manifest.search == json.loads(json.dumps({**search, "max_length": 9}))
+    assert manifest.search.document == json.loads(json.dumps({**search, "max_length": 9}))
     assert manifest.max_source_length == 30
     assert manifest.parity == json.loads(json.dumps({**parity.to_json(), "tf32": False}))
     assert {"model.onnx", "tokenizer.json"} < set(manifest.files)  # the tokenizer of the model
@@ -229,8 +229,9 @@ def greedy(tmp_path_factory):
     path = tmp_path_factory.mktemp("greedy") / "artifact"
     # The first arguments have the order of keras.Model.export.
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        parity = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
-    return model, path, parity, printed.getvalue()
+        result = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
+    assert result is None  # as in Keras
+    return model, path, verify(model, path), printed.getvalue()
 
 
 def test_a_greedy_search_with_a_fixed_context_exports(greedy):
@@ -344,7 +345,7 @@ def ensemble(model, other_model, tmp_path_factory):
         max_length_ratio=1.7,
     )
     path = tmp_path_factory.mktemp("ensemble") / "artifact"
-    parity = ensemble.export(path, search=search, max_length=9, stepwise=True)
+    parity = export(ensemble, path, search=search, max_length=9, stepwise=True)
     return ensemble, search, path, parity
 
 

@@ -40,9 +40,9 @@ def model():
     return model
 
 
-def write(model, search, path, shortlist=None, with_options=True):
-    function, signature = search_function(model, search, T, shortlist, with_options)
-    defaults = search_defaults(search, T) if with_options else None
+def write(model, search, path, shortlist=None, options_are_inputs=True):
+    function, signature = search_function(model, search, T, shortlist, options_are_inputs)
+    defaults = search_defaults(search, T) if options_are_inputs else None
     write_onnx(function, signature, path, model.variables, defaults=defaults)
     return path
 
@@ -157,7 +157,7 @@ SETTINGS = {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "repetition_penalty":
 
 def test_an_option_equals_a_graph_exported_with_it(model, beam, tmp_path):
     search, path = BeamSearch(4, 0.6, **SETTINGS), tmp_path / "model.onnx"
-    fixed = Graph(write(model, search, path, with_options=False))
+    fixed = Graph(write(model, search, path, options_are_inputs=False))
     assert fixed.options == []
     assert_equal(beam.run(beam_size=4, length_penalty=0.6, **SETTINGS), fixed.run())
 

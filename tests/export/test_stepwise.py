@@ -1,5 +1,7 @@
 """Single steps of an exported model: of the SavedModel, and of ONNX graphs."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from keras_bahdanau import BeamSearch, GreedySearch
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.stepper import Stepper
 
 
@@ -59,7 +62,6 @@ def test_steps_give_the_results_of_a_greedy_search(artifact, model, tokenizer):
 
 def test_a_stream_keeps_to_the_limits_of_the_search(artifact, model, tokenizer):
     translator = Translator(artifact[0])
-    settings = translator.manifest.search
     ids = np.array([tokenizer.encode_source(TEXTS[0])], "int32")
     free = model.generate(ids, GreedySearch(), max_length=9).tokens[0, 0]
     for limits in (
@@ -68,8 +70,9 @@ def test_a_stream_keeps_to_the_limits_of_the_search(artifact, model, tokenizer):
         {"no_repeat_ngram": 1},
         {"no_repeat_ngram": 2},
     ):
-        settings.clear()  # as if the artifact had been exported with these limits
-        settings.update(max_length=9, **limits)
+        # As if the artifact had been exported with these limits.
+        search = ManifestSearch(max_length=9, **limits)
+        translator.manifest = dataclasses.replace(translator.manifest, search=search)
         ours = model.generate(ids, GreedySearch(**limits), max_length=9).tokens[0, 0]
         assert ours.tolist() != free.tolist()
         assert "".join(translator.stream(TEXTS[0])) == tokenizer.decode(ours)

@@ -343,10 +343,31 @@ MUTATIONS = (
         "library/models/test_shortlist.py",
     ),
     Mutation(
+        "one-row-fits-every-axis",
+        "keras_bahdanau:check_shape",
+        'axis.endswith("|1") and size == 1',
+        "size == 1",
+        "library/test_shapes.py library/search/test_search.py",
+    ),
+    Mutation(
+        "fit-shuffles-the-batches-of-a-dataset",
+        "keras_bahdanau:Seq2Seq.fit",
+        'arguments.setdefault("shuffle", False)',
+        'arguments.setdefault("shuffle", True)',
+        "library/models/test_seq2seq.py",
+    ),
+    Mutation(
+        "maxout-layer-is-as-wide-as-the-recurrence",
+        "keras_bahdanau:RNNSearch.from_tokenizer",
+        'arguments["embedding_dim"]',
+        'arguments["units"]',
+        "library/models/test_rnn_search.py",
+    ),
+    Mutation(
         "limits-of-sentences-are-reversed",
         "keras_bahdanau:Search._task",
-        "ops.reshape(limits, (batch, 1))",
-        "ops.reshape(ops.flip(limits), (batch, 1))",
+        "ops.reshape(inputs.limits, (batch, 1))",
+        "ops.reshape(ops.flip(inputs.limits), (batch, 1))",
         "library/search/test_search.py library/models/test_generation.py "
         "library/search/test_sampling.py",
     ),
@@ -528,7 +549,7 @@ MUTATIONS = (
     ),
     Mutation(
         "texts-as-long-as-the-limit-are-left-out",
-        "keras_bahdanau_export:SearchJob._drop_long_texts",
+        "keras_bahdanau_export:SearchExporter._drop_long_texts",
         "len(ids) <= self.options.max_source_length",
         "len(ids) < self.options.max_source_length",
         "export/test_export_arguments.py export/test_precision.py",
@@ -699,9 +720,9 @@ MUTATIONS = (
     ),
     Mutation(
         "milliseconds-are-taken-for-seconds",
-        "keras_bahdanau_cli:serve",
-        "max_wait / 1000",
-        "max_wait",
+        "keras_bahdanau_cli:_Group.read",
+        "value / per_unit",
+        "value",
         "service/test_process.py",
     ),
     Mutation(
@@ -727,7 +748,7 @@ MUTATIONS = (
     ),
     Mutation(
         "resumed-file-forgets-earlier-failures",
-        "keras_bahdanau_runtime:_Job.run",
+        "keras_bahdanau_runtime:_FileTranslation.run",
         "position.failed + failed",
         "failed",
         "runtime/test_bulk.py",
@@ -769,9 +790,9 @@ MUTATIONS = (
     ),
     Mutation(
         "values-of-a-file-are-ignored",
-        "keras_bahdanau_cli:explicit_values",
-        "('COMMANDLINE', 'DEFAULT_MAP')",
-        "('COMMANDLINE',)",
+        "keras_bahdanau_cli:_Group.read",
+        "source.name not in _EXPLICIT",
+        "source.name != 'COMMANDLINE'",
         "commands/test_early_checks.py",
     ),
     Mutation(
@@ -790,7 +811,7 @@ MUTATIONS = (
     ),
     Mutation(
         "row-without-a-text-counts-as-translated",
-        "keras_bahdanau_runtime:_Job._translate",
+        "keras_bahdanau_runtime:_FileTranslation._translate",
         "dataclasses.replace(hypotheses[0], error=row.error)",
         "hypotheses[0]",
         "runtime/test_bulk.py",
@@ -980,10 +1001,24 @@ MUTATIONS = (
     ),
     Mutation(
         "json-values-are-not-limited",
-        "keras_bahdanau_runtime:parse_json",
+        "keras_bahdanau_runtime:parse_object",
         "values > _MAX_VALUES",
         "values > 2 ** 30",
         "service/test_protocol.py",
+    ),
+    Mutation(
+        "texts-of-tensors-are-not-limited",
+        "keras_bahdanau_runtime:TextModel._texts",
+        "self.engine.limits.check_texts(tensor.data.size)",
+        "pass",
+        "service/test_http.py",
+    ),
+    Mutation(
+        "setting-of-a-manifest-may-have-any-type",
+        "keras_bahdanau_runtime:_check_search",
+        "type(search[key]) not in (int, float)",
+        "False",
+        "service/test_search_settings.py",
     ),
     Mutation(
         "rows-of-graph-inputs-may-differ",
@@ -1029,7 +1064,7 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting-connections-are-reset-at-the-end",
-        "keras_bahdanau_runtime:_Server.shutdown",
+        "keras_bahdanau_runtime:Server.shutdown",
         "waiting.append(listener.accept()[0])",
         "listener.accept()[0].close()",
         "service/test_process.py",
@@ -1057,9 +1092,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the-last-of-two-json-keys-counts",
-        "keras_bahdanau_runtime.service.protocol:",
-        "unique_keys",
-        "dict",
+        "keras_bahdanau_runtime:unique_keys",
+        "len(document) < len(pairs)",
+        "False",
         "service/test_http.py service/test_protocol.py",
     ),
     Mutation(
@@ -1260,9 +1295,9 @@ MUTATIONS = (
     ),
     Mutation(
         "service-ignores-its-largest-beam",
-        "keras_bahdanau_runtime:TextModel._check_options",
-        "options.check(self.translator.manifest, self.max_beam_size)",
-        "options.check(self.translator.manifest)",
+        "keras_bahdanau_runtime:TextModel._check_request",
+        "self.max_beam_size",
+        "None",
         "service/test_options.py",
     ),
     Mutation(
@@ -1277,7 +1312,7 @@ MUTATIONS = (
         "keras_bahdanau_runtime:SearchSettings",
         "_setting(float, 1e-06, 1000000, 'temperature of sampling (more is more random)')",
         "_setting(float, 1e-60, 1000000, 'temperature of sampling (more is more random)')",
-        "runtime/test_search_options.py library/models/test_generation.py",
+        "service/test_search_settings.py library/models/test_generation.py",
     ),
     Mutation(
         "unknown-pieces-spell-a-phrase",
@@ -1330,9 +1365,9 @@ MUTATIONS = (
     ),
     Mutation(
         "n-best-may-exceed-the-requested-beam",
-        "keras_bahdanau_runtime:TextModel._translate",
-        "min(max_n_best, options.beam_size)",
-        "max(max_n_best, options.beam_size)",
+        "keras_bahdanau_runtime:TranslationRequest.check_n_best",
+        "min(num_returned, self.options.beam_size or num_returned)",
+        "max(num_returned, self.options.beam_size or num_returned)",
         "service/test_options.py",
     ),
     Mutation(
@@ -1378,11 +1413,25 @@ MUTATIONS = (
         "runtime/test_scoring.py runtime/test_operators.py",
     ),
     Mutation(
-        "flag-for-the-largest-beam-is-ignored",
+        "flags-of-the-limits-are-ignored",
         "keras_bahdanau_cli:serve",
-        "max_beam_size",
-        "None",
+        "Settings(artifact_folders(served.artifacts), limits=limits, **settings)",
+        "Settings(artifact_folders(served.artifacts), **settings)",
         "service/test_process.py",
+    ),
+    Mutation(
+        "ctrl-c-is-another-error",
+        "keras_bahdanau_cli:run",
+        "sys.exit(130)",
+        "sys.exit(1)",
+        "commands/test_ctrl_c.py",
+    ),
+    Mutation(
+        "kinds-of-pieces-are-files",
+        "keras_bahdanau:prepare",
+        "None if tokenizer in KINDS else Tokenizer.load(tokenizer)",
+        "Tokenizer.load(tokenizer)",
+        "runtime/test_prepare.py",
     ),
     Mutation(
         "links-of-a-hub-cache-may-leave-it",
@@ -1494,7 +1543,7 @@ MUTATIONS = (
     ),
     Mutation(
         "yaml-aliases-expand-without-limit",
-        "keras_bahdanau:_check_expanded_size.size_of",
+        "keras_bahdanau_runtime:_check_expanded_size.size_of",
         "size_or_none > _MAX_FILE_SIZE",
         "False",
         "library/training/test_run.py",

@@ -72,7 +72,7 @@ def test_manifest_round_trip(artifact):
     assert manifest.signatures == {"model.onnx": TRANSLATE.to_json()}
     assert manifest.vocabulary == {"source": 10, "target": 12}
     assert manifest.max_source_length == 50
-    assert manifest.search == {"size": 5}
+    assert (manifest.search.document, manifest.search.beam_size) == ({"size": 5}, 5)
     assert manifest.packages == {"onnx": "1.0"}
     assert manifest.parity == {"sentences": 8}
     assert manifest.other == {"opset": 18}

@@ -6,6 +6,7 @@ import pytest
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids, checked_stream
 from keras_bahdanau_runtime.errors import LimitError
 from keras_bahdanau_runtime.search import checked_noise
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_stream_is_checked_text_by_text():
 
 
 def test_noise_is_rounded_to_below_one():
-    search = {"n": 1, "max_length": 2, "seed": None}
+    search = ManifestSearch(n=1, max_length=2)
     noise = checked_noise(np.array([[[0.5, 1 - 1e-12]]]), search, rows=1)
     assert noise.dtype == np.float32 and 0.999 < noise.max() < 1
     with pytest.raises(ValueError, match=r"`noise` must hold numbers .* Received: 1\.5"):
@@ -42,10 +43,10 @@ def test_noise_is_rounded_to_below_one():
 
 @pytest.mark.parametrize("megabytes", [None, 100])
 def test_noise_that_does_not_fit_in_memory_is_refused(megabytes):
-    search = {"n": 10**5, "max_length": 2**31 - 1, "seed": 1}  # 781 TiB of noise
+    search = ManifestSearch(n=10**5, max_length=2**31 - 1, seed=1)  # 781 TiB of noise
     with pytest.raises(LimitError, match=r"needs 819200000 MB of random numbers, shape \(1, "):
         checked_noise(None, search, 1, megabytes)
-    assert checked_noise(None, {**search, "n": 1, "max_length": 9}, 2, 100).shape == (2, 1, 9)
+    assert checked_noise(None, ManifestSearch(n=1, max_length=9, seed=1), 2, 100).shape == (2, 1, 9)
 
 
 @pytest.mark.parametrize(

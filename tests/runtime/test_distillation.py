@@ -93,7 +93,9 @@ def test_pairs_of_a_file_are_translated_and_chosen_by_its_translations(
         [both],
         tmp_path / "texts",
         n_best=n_best,
-        text_format=TextFormat("en", "de", "latin-1", "skip"),
+        text_format=TextFormat(
+            source_column="en", target_column="de", encoding="latin-1", on_bad_line="skip"
+        ),
         pairs=True,
     )
     assert source.read_text("utf-8") == "a café on a boat\na man\n"

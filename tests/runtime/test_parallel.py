@@ -30,6 +30,10 @@ NUMBERED = [(1, *PAIRS[0]), (2, *PAIRS[1])]
 SKIP = {"on_bad_line": "skip"}
 
 
+def columns_format(source=None, target=None, **options):
+    return TextFormat(source_column=source, target_column=target, **options)
+
+
 def unit(*variants):
     """A translation unit of TMX with a segment in each language."""
     texts = "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in variants)
@@ -86,7 +90,7 @@ def write(path, text, encoding="utf-8"):
     ],
 )
 def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text, columns, lines):
-    pairs = list(iterate_pairs(write(tmp_path / name, text), None, TextFormat(*columns)))
+    pairs = list(iterate_pairs(write(tmp_path / name, text), None, columns_format(*columns)))
     assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
 
 
@@ -106,7 +110,7 @@ def test_suffixes_of_a_name_may_be_capitals(tmp_path, name, text, columns):
     path = write(tmp_path / name, text)
     if name.lower().endswith(".gz"):
         path.write_bytes(gzip.compress(path.read_bytes()))
-    assert [pair[1:] for pair in iterate_pairs(path, None, TextFormat(*columns))] == PAIRS
+    assert [pair[1:] for pair in iterate_pairs(path, None, columns_format(*columns))] == PAIRS
 
 
 def test_compressed_parquet_is_refused(tmp_path):
@@ -119,7 +123,7 @@ def test_compressed_parquet_is_refused(tmp_path):
 def test_columns_may_be_inside_objects(tmp_path):
     objects = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, objects)))
-    pairs = list(iterate_pairs(path, None, TextFormat("translation.en", "translation.de")))
+    pairs = list(iterate_pairs(path, None, columns_format("translation.en", "translation.de")))
     assert pairs == [(1, *PAIRS[0]), (2, "", ""), (3, *PAIRS[1])]
 
 
@@ -192,7 +196,7 @@ def test_padding_that_a_compression_does_not_have_is_refused(tmp_path, kind, zer
 def test_translation_memories_may_be_compressed(tmp_path):
     path = tmp_path / "a.tmx.xz"
     path.write_bytes(lzma.compress(TMX.encode()))
-    texts = TextFormat("en", "de")
+    texts = columns_format("en", "de")
     assert [pair[1:] for pair in iterate_pairs(path, None, texts)] == PAIRS
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ValueError, match=r"a\.tmx\.xz is not a complete xz file"):
@@ -225,8 +229,8 @@ def test_bad_line_stops_or_is_skipped(tmp_path, name, text, columns, line, messa
     path = write(tmp_path / name, text)
     error = f"{name}, line {line}: {message}.*Correct it, or set `on_bad_line`"
     with pytest.raises(ValueError, match=error):
-        list(iterate_pairs(path, None, TextFormat(*columns)))
-    pairs = list(iterate_pairs(path, None, TextFormat(*columns, **SKIP)))
+        list(iterate_pairs(path, None, columns_format(*columns)))
+    pairs = list(iterate_pairs(path, None, columns_format(*columns, **SKIP)))
     assert [pair for pair in pairs if None in pair] == [(line, None, None)] and len(pairs) > 1
 
 
@@ -313,7 +317,7 @@ def test_damaged_file_or_wrong_column_stops_also_if_bad_lines_are_skipped(
 ):
     path = write(tmp_path / name, text)
     with pytest.raises(ValueError, match=message):
-        list(iterate_pairs(path, None, TextFormat(*columns, **SKIP)))
+        list(iterate_pairs(path, None, columns_format(*columns, **SKIP)))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_damaged_file_or_wrong_column_stops_also_if_bad_lines_are_skipped(
 def test_entities_of_translation_memories_are_refused(tmp_path, head, text, message):
     path = write(tmp_path / "a.tmx", tmx(unit(("en", text), ("de", "b")), head=head))
     with pytest.raises(ValueError, match=f"a.tmx, {message}"):
-        list(iterate_pairs(path, None, TextFormat("en", "de", **SKIP)))
+        list(iterate_pairs(path, None, columns_format("en", "de", **SKIP)))
 
 
 def test_segments_are_read_without_formatting_codes(tmp_path):
@@ -340,7 +344,7 @@ def test_segments_are_read_without_formatting_codes(tmp_path):
     variants = ("en", segment), ("fr", "x"), ("de-AT", "erste"), ("de-DE", "zweite")
     head = '<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">'
     path = write(tmp_path / "a.tmx", tmx(unit(*variants), head=head))
-    assert list(iterate_pairs(path, None, TextFormat("EN", "de"))) == [
+    assert list(iterate_pairs(path, None, columns_format("EN", "de"))) == [
         (2, "a big man & dog", "erste")
     ]
 
@@ -350,12 +354,12 @@ def test_translation_memories_declare_their_encoding(tmp_path, declared):
     units, pair = unit(("en", "caf\u00e9"), ("de", "\u00fc")), (2, "caf\u00e9", "\u00fc")
     text = tmx(units, head=f'<?xml version="1.0" encoding="{declared}"?>')
     path = write(tmp_path / "a.tmx", text, declared)
-    assert list(iterate_pairs(path, None, TextFormat("en", "de"))) == [pair]
+    assert list(iterate_pairs(path, None, columns_format("en", "de"))) == [pair]
     write(path, tmx(units), "latin-1")
-    assert list(iterate_pairs(path, None, TextFormat("en", "de", encoding="latin-1"))) == [pair]
+    assert list(iterate_pairs(path, None, columns_format("en", "de", encoding="latin-1"))) == [pair]
     path = write(path, text.replace(declared, "klingon"))
     with pytest.raises(ValueError, match=r"a\.tmx, .*unknown encoding"):
-        list(iterate_pairs(path, None, TextFormat("en", "de")))
+        list(iterate_pairs(path, None, columns_format("en", "de")))
 
 
 def test_translation_memory_is_read_as_a_stream():
@@ -603,7 +607,7 @@ def test_messages_about_large_data_are_short(tmp_path):
     ):
         path = write(tmp_path / file, text)
         with pytest.raises(ValueError, match="Received: ") as error:
-            list(iterate_pairs(path, None, TextFormat(*columns)))
+            list(iterate_pairs(path, None, columns_format(*columns)))
         message = str(error.value).replace(str(tmp_path), "")
         assert len(message) < 600, message
         assert "\n" not in message
@@ -645,7 +649,7 @@ def test_columns_of_parquet_are_read(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(table, path, row_group_size=2)
     columns = "translation.en", "translation.de"
-    assert list(iterate_pairs(path, None, TextFormat(*columns, **SKIP))) == [
+    assert list(iterate_pairs(path, None, columns_format(*columns, **SKIP))) == [
         *NUMBERED,
         (3, None, None),
     ]
@@ -653,7 +657,7 @@ def test_columns_of_parquet_are_read(tmp_path):
         list(iterate_pairs(path))
     assert next(iter(iterate_pairs(path))) == (1, "a b", "d")
     with pytest.raises(ValueError, match=r"one of \['id', 'translation.en', .*'none'"):
-        list(iterate_pairs(path, None, TextFormat("none")))
+        list(iterate_pairs(path, None, columns_format("none")))
     raw = pyarrow.array([b"ok", b"\xff"], pyarrow.binary()).cast(pyarrow.string(), safe=False)
     parquet.write_table(pyarrow.table({"source": raw, "target": raw}), path)
     with pytest.raises(ValueError, match=r"a.parquet, row 2: not UTF-8"):
@@ -675,11 +679,11 @@ def test_repeated_columns_of_parquet_are_refused(tmp_path):
     ):
         parquet.write_table(pyarrow.Table.from_arrays([texts] * 3, names), path)
         with pytest.raises(ValueError, match=r"a\.parquet, one of \['source', 'target', .*\]"):
-            list(iterate_pairs(path, None, TextFormat(*columns)))
+            list(iterate_pairs(path, None, columns_format(*columns)))
     structs = [pyarrow.array([{language: "a"}]) for language in ("en", "de")]
     parquet.write_table(pyarrow.Table.from_arrays(structs, ["t", "t"]), path)
     with pytest.raises(ValueError, match=r"one of \['t\.en', 't\.de'\]. Received: 't\.en'"):
-        list(iterate_pairs(path, None, TextFormat("t.en", "t.de")))
+        list(iterate_pairs(path, None, columns_format("t.en", "t.de")))
 
 
 @pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY", "PLAIN"])

@@ -8,7 +8,7 @@ import pytest
 from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import start_run, text_hashes
+from keras_bahdanau.training.start import RunTexts, start_run
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
@@ -28,8 +28,8 @@ def options(tmp_path):
 
 def test_texts_are_prepared_as_the_options_say(tmp_path, options):
     chosen, run = options(normalization="nfc", joint=False), tmp_path / "run"
-    with start_run(chosen, run, resume=False, rank=0) as held_out:
-        assert held_out == [(["a", "cafe\u0301"], ["x", "caf\u00e9"])]
+    with start_run(chosen, run, resume=False, rank=0) as texts:
+        assert texts.held_out == [(["a", "cafe\u0301"], ["x", "caf\u00e9"])]
         with (
             pytest.raises(ValueError, match="that no other process trains in"),
             start_run(chosen, run, resume=True, rank=0),
@@ -49,12 +49,12 @@ def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path, caplog):
         vocabulary_size=300,
     )
     run = tmp_path / "run"
-    with start_run(options, run, resume=False, rank=0) as held_out:
-        assert held_out == [(["a"], ["x"]), (["b"], ["y"])]
+    with start_run(options, run, resume=False, rank=0) as texts:
+        assert texts.held_out == [(["a"], ["x"]), (["b"], ["y"])]
     assert PreparedCorpus(run / "corpus").pairs == 2
     assert "Dropped 1 of 3 pairs: one side is blank." in caplog.text
     (run / "options.json").write_text(json.dumps(options.to_dict()))
-    (run / "texts.json").write_text(json.dumps(text_hashes(options, run)))
+    (run / "texts.json").write_text(json.dumps(RunTexts(options, run).hashes))
     assert TrainingOptions.from_file(run / "options.json") == options
     with start_run(options, run, resume=True, rank=0):
         pass
@@ -78,15 +78,15 @@ def test_columns_of_the_options_are_read(tmp_path):
         encoding="latin-1",
         vocabulary_size=300,
     )
-    with start_run(options, tmp_path / "run", resume=False, rank=0) as held_out:
-        assert held_out == [(["\u00e9"], ["c"])]
+    with start_run(options, tmp_path / "run", resume=False, rank=0) as texts:
+        assert texts.held_out == [(["\u00e9"], ["c"])]
     assert PreparedCorpus(tmp_path / "run" / "corpus").pairs == 1
 
 
 @pytest.mark.parametrize(("devices", "rank"), [(2, 0), (2, 1), (1, 1)])
 def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, options, devices, rank):
-    with start_run(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as held_out:
-        assert len(held_out) == 1
+    with start_run(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as texts:
+        assert len(texts.held_out) == 1
         assert not (tmp_path / "run" / "corpus").exists()
 
 

@@ -26,8 +26,8 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.session import open_graph, run
-from keras_bahdanau_runtime.stepper import max_output_length
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 BOUNDED = (1, 27)  # the first version that bounds the memory of a session
@@ -473,5 +473,5 @@ def test_missing_package_error_has_the_pip_command(artifact, monkeypatch, packag
 
 
 def test_length_ratio_is_computed_in_float32_like_in_the_graph():
-    settings = {"max_length": 100, "max_length_ratio": 0.29}
-    assert max_output_length(settings, 100) == int(np.float32(0.29) * np.float32(100)) == 29
+    search = ManifestSearch(max_length=100, max_length_ratio=0.29)
+    assert search.output_limit(100) == int(np.float32(0.29) * np.float32(100)) == 29

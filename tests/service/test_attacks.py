@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from uvicorn.protocols.http import httptools_impl
 
 from keras_bahdanau_runtime.service import connection as connection_module
-from keras_bahdanau_runtime.service.engine import Limits
+from keras_bahdanau_runtime.service.settings import Limits
 
 REQUESTS = int(os.environ.get("REQUESTS", "300"))
 CLIENTS = int(os.environ.get("CLIENTS", "200"))

@@ -6,8 +6,9 @@ import functools
 import pytest
 from running_service import Echo, ask
 
-from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Limits
+from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.settings import Limits
 
 
 def in_event_loop(test):

@@ -19,11 +19,11 @@ from copy_artifact import COPY_STEPS, make, marked
 from running_service import Echo, ask, site
 from service_process import ENVIRONMENT, SERVE, free_port, serving
 
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import JsonFormatter, buffer_lines
 from keras_bahdanau_runtime.service.processes import _serves, _Supervisor, _with_shared_cores
-from keras_bahdanau_runtime.service.server import Settings, bind
+from keras_bahdanau_runtime.service.server import bind
+from keras_bahdanau_runtime.service.settings import Limits, Settings
 from keras_bahdanau_runtime.session import available_cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux.")
@@ -195,7 +195,8 @@ def test_an_artifact_that_no_process_can_open_is_named_without_a_traceback(own_a
 def test_processes_end_when_their_parent_is_killed(artifact):
     code = f"""
 import os, pathlib
-from keras_bahdanau_runtime.service.server import Settings, bind
+from keras_bahdanau_runtime.service.server import bind
+from keras_bahdanau_runtime.service.settings import Settings
 from keras_bahdanau_runtime.service.processes import _Supervisor
 settings = Settings({{"a": pathlib.Path({str(artifact)!r})}}, port=0, grpc_port=None)
 _Supervisor(settings, bind(settings))._start()

@@ -21,10 +21,13 @@ from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from keras_bahdanau_runtime.service import engine, models, protocol, schemas
+from keras_bahdanau_runtime.request import TranslationRequest
+from keras_bahdanau_runtime.search_settings import ManifestSearch
+from keras_bahdanau_runtime.service import engine, graph_model, models, protocol, schemas
 from keras_bahdanau_runtime.service import http as http_module
-from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.graph_model import GraphModel
+from keras_bahdanau_runtime.service.settings import Limits
 
 LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
@@ -142,13 +145,13 @@ def test_a_response_with_too_many_alignment_weights_is_refused(web, monkeypatch)
 
 
 def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypatch):
-    threads, parse = [], schemas.parse_json
+    threads, parse = [], schemas.parse_object
 
     def recording_parse(text):
         threads.append(threading.current_thread())
         return parse(text)
 
-    monkeypatch.setattr(schemas, "parse_json", recording_parse)
+    monkeypatch.setattr(schemas, "parse_object", recording_parse)
     assert translate(web, "a", model="x" * 70_000).status_code == 404
     assert translate(web, "a").status_code == 200
     assert threads[0] is not running._thread and threads[1] is running._thread
@@ -220,7 +223,7 @@ def test_a_long_request_to_a_graph_runs_in_parts(tmp_path, monkeypatch):
     rows = np.arange(4, 39, dtype=np.int32).reshape(7, 5)
     source = {**SOURCE, "shape": [7, 5], "data": rows.tolist()}
     # A row costs 5 x 10 x 2.
-    monkeypatch.setattr(models, "BATCH_COST", 250)
+    monkeypatch.setattr(graph_model, "BATCH_COST", 250)
     monkeypatch.setattr(engine, "BATCH_COST", 250)
     with site({"copy": make(tmp_path / "copy", search=search)}) as service:
         outputs = [{"name": name} for name in ("tokens", "lengths", "alignments")]
@@ -316,8 +319,8 @@ def test_all_inputs_of_a_search_have_as_many_rows_as_the_source(rows):
         }
     """)
     session = onnxruntime.InferenceSession(graph.SerializeToString())
-    search = {"size": 5, "max_length": 100}
-    model = models.GraphModel("sum-graph", "1", engine.Engine(), session, search)
+    search = ManifestSearch(beam_size=5, max_length=100)
+    model = GraphModel("sum-graph", "1", engine.Engine(), session, search)
 
     def infer(noise):
         inputs = {"source": np.full((100, 40), 2, np.int32), "noise": noise}
@@ -537,6 +540,8 @@ def test_a_tensor_of_texts_is_translated(web):
     assert json.loads(outputs["alignment"]["data"][0]) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     request = {"inputs": [texts], "parameters": {"n_best": 3}}
     problem(infer(web, "copy", request), 400, "n_best")
+    request = {"inputs": [{**texts, "shape": [9], "data": ["a"] * 9}]}
+    assert "at most 8 texts. Received: 9" in problem(infer(web, "copy", request), 413, "text")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.5, True, "1", 2**64])
@@ -593,10 +598,10 @@ def test_the_timeout_includes_the_encoding_of_texts(tmp_path):
 
 def test_texts_that_are_being_encoded_take_room_in_the_queue(tmp_path):
     async def translate_twice(model):
-        first = asyncio.ensure_future(model.translate(["a " * 1000] * 4))
+        first = asyncio.ensure_future(model.translate(TranslationRequest(texts=["a " * 1000] * 4)))
         await asyncio.sleep(0)  # let it start
         with pytest.raises(ServiceError) as caught:
-            await model.translate(["a", "b"])
+            await model.translate(TranslationRequest(texts=["a", "b"]))
         return first, caught.value
 
     with encoding_blocked(tmp_path, limits=Limits(queue=5)) as (service, gate):

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from keras_bahdanau_runtime.service.engine import Limits
+from keras_bahdanau_runtime.service.settings import Limits
 
 SOAK = "REQUESTS" in os.environ
 REQUESTS = int(os.environ.get("REQUESTS", "50"))

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime import SearchOptions, Tokenizer
+from keras_bahdanau_runtime.request import TranslationRequest
 from keras_bahdanau_runtime.service import models
-from keras_bahdanau_runtime.service.engine import Limits
-from keras_bahdanau_runtime.service.models import NO_OPTIONS
 from keras_bahdanau_runtime.service.schemas import TranslateRequest, parse_request
+from keras_bahdanau_runtime.service.settings import Limits
 
 LIMITS = Limits(characters=60, tokens=30, texts=4)
 TEXT = "a man on a bike"
@@ -150,7 +151,7 @@ def test_text_that_the_tokenizer_cannot_spell_is_refused_by_every_endpoint(runni
 )  # fmt: skip
 def test_constraints_are_those_of_the_translator(body, constraints):
     request = parse_request(json.dumps(body).encode(), TranslateRequest, LIMITS)
-    assert request.constraints == constraints
+    assert request.to_request().constraints == constraints
 
 
 @pytest.mark.parametrize(("required", "status"), [([["b"]], 400), (["b", ["c"]], 422), ("b", 422)])
@@ -186,18 +187,12 @@ def test_only_requests_with_equal_options_share_a_batch(running):
 
     model = running.service.repository.get("new")
     before = statistics()
-    options = [{}, {"length_penalty": 0.5}, {}, {"length_penalty": 0.5}, {"prefixes": ["a dog"]}]
+    half = SearchOptions(length_penalty=0.5)
+    options = [{}, {"options": half}, {}, {"options": replace(half)}, {"prefixes": ["a dog"]}]
 
     async def run_all():
         return await asyncio.gather(
-            *(
-                model.translate(
-                    [TEXT],
-                    options=SearchOptions(**each) if "length_penalty" in each else NO_OPTIONS,
-                    constraints={key: each[key] for key in each.keys() & {"prefixes"}},
-                )
-                for each in options
-            )
+            *(model.translate(TranslationRequest(texts=[TEXT], **each)) for each in options)
         )
 
     with one_busy_thread(running) as job:

@@ -38,7 +38,8 @@ from keras_bahdanau_cli.hub_artifacts import artifact_folders
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import TextFormatter
-from keras_bahdanau_runtime.service.server import Service, Settings
+from keras_bahdanau_runtime.service.server import Service
+from keras_bahdanau_runtime.service.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals.")
 
@@ -509,7 +510,8 @@ def test_a_stop_while_an_artifact_is_opened_succeeds(artifact):
     code = """
 import pathlib, sys, threading
 from keras_bahdanau_runtime.service import repository
-from keras_bahdanau_runtime.service.server import Settings, serve
+from keras_bahdanau_runtime.service.server import serve
+from keras_bahdanau_runtime.service.settings import Settings
 open_source, opened = repository.Repository._open, []
 def open_once(self, source):
     if opened:

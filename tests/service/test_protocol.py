@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.service.protocol import (
     TensorSpec,
     as_json,
     json_array,
-    parse_json,
+    parse_object,
     parse_raw,
     parse_rest,
     render_rest,
@@ -192,13 +192,13 @@ def test_data_may_be_flat_or_nested():
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(item):
     body = f'{{"x": [{",".join([item] * (2**20 + 2))}]}}'
     with pytest.raises(ServiceError, match="at most 1048576 commas") as caught:
-        parse_json(body[:-4].encode())  # the parser would refuse it, too
+        parse_object(body[:-4].encode())  # the parser would refuse it, too
     assert caught.value.kind == "too_large"
 
 
 def test_half_a_million_numbers_in_arrays_are_few_enough():
     data = [[1]] * 500_000
-    assert parse_json(json.dumps({"x": data}).encode())["x"] == data
+    assert parse_object(json.dumps({"x": data}).encode())["x"] == data
 
 
 def test_optional_entries_may_be_null_and_unknown_ones_are_ignored():

@@ -12,7 +12,7 @@ from copy_artifact import COPY_STEPS, make
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.ray import serve as ray_serve
-from keras_bahdanau_runtime.service.server import Settings
+from keras_bahdanau_runtime.service.settings import Settings
 
 KEY = "a-key-of-sixteen-letters"
 ENVIRONMENT = {

@@ -70,24 +70,31 @@ READOUTS = {
 ORDERS = [(q, r) for q in ("previous", "current") for r in ("previous", "current")]
 
 # Decoders other than a GRU with additive attention and a maxout readout.
-LUONG = dict(attention="luong_general", readout="attentional", query="current")
+LUONG = dict(attention="luong_general", readout="attentional", query_state="current")
 FORMS = {
     "input_feeding": dict(LUONG, cell="lstm_on_lstm", input_feeding=True),
     "input_feeding_previous": dict(input_feeding=True, readout_state="previous"),
     "input_feeding_of_the_state": dict(readout="state", input_feeding=True),
     "input_feeding_location": dict(attention="location", input_feeding=True),
-    "conditional_gru": dict(context_cell="gru_reset_before", query="current"),
+    "conditional_gru": dict(context_cell="gru_reset_before", query_state="current"),
     "conditional_lstm": dict(
-        cell="lstm_on_lstm", context_cell="lstm_on_lstm", query="current", readout_state="previous"
+        cell="lstm_on_lstm",
+        context_cell="lstm_on_lstm",
+        query_state="current",
+        readout_state="previous",
     ),
     "conditional_coverage": dict(
-        attention="coverage_fertility", context_cell="layer_norm_gru", query="current"
+        attention="coverage_fertility", context_cell="layer_norm_gru", query_state="current"
     ),
-    "conditional_input_feeding": dict(context_cell="gru", query="current", input_feeding=True),
-    "residual_input_feeding": dict(cell="residual_on_gru", query="current", input_feeding=True),
+    "conditional_input_feeding": dict(
+        context_cell="gru", query_state="current", input_feeding=True
+    ),
+    "residual_input_feeding": dict(
+        cell="residual_on_gru", query_state="current", input_feeding=True
+    ),
     "two_sources": dict(attention="two_sources"),
     "two_sources_conditional": dict(
-        attention="two_sources", cell="lstm", context_cell="layer_norm_lstm", query="current"
+        attention="two_sources", cell="lstm", context_cell="layer_norm_lstm", query_state="current"
     ),
 }
 
@@ -231,7 +238,7 @@ def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
             ),
             move,
             readout,
-            decoder.query,
+            decoder.query_state,
             decoder.readout_state,
             top=count - reference_move(parts, weights_of)[1],
             context_move=context_move,

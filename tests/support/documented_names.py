@@ -49,14 +49,16 @@ def bindings(body):
 BINDINGS = {module: bindings(tree.body) for module, tree in TREES.items()}
 # The names that a package imports on first use are in its stub.
 STUBS = {}
-for stub in PACKAGES["keras_bahdanau"].rglob("__init__.pyi"):
-    package = ".".join(stub.parent.relative_to(ROOT).parts)
-    STUBS[package] = {
-        alias.name: ".".join(filter(None, [package, node.module, alias.name]))
-        for node in ast.parse(stub.read_text("utf-8")).body
-        for alias in node.names
-    }
-    BINDINGS[package] |= STUBS[package]
+for folder in PACKAGES.values():
+    for stub in folder.rglob("__init__.pyi"):
+        package = ".".join(stub.parent.relative_to(folder.parent).parts)
+        STUBS[package] = {
+            alias.name: ".".join(filter(None, [package, node.module, alias.name]))
+            for node in ast.parse(stub.read_text("utf-8")).body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        BINDINGS[package] |= STUBS[package]
 
 
 def definition(name):
@@ -205,14 +207,13 @@ def repository_files():
 
 def command_options():
     """The options of each command of `keras-bahdanau`."""
-    import typer
 
     from keras_bahdanau_cli.app import app
 
     return {
         name: {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
         | {"--help"}
-        for name, command in typer.main.get_command(app).commands.items()
+        for name, command in app.load_commands().items()
     }
 
 

@@ -45,7 +45,7 @@ def stacked_lstm():
             [keras.layers.LSTMCell(12), keras.layers.LSTMCell(10)],
             BahdanauAttention(9, use_bias=True),
             DeepOutput(7, activation="tanh"),
-            query="current",
+            query_state="current",
         ),
         bridge="mean",
         dropout=0.1,

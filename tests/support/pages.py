@@ -37,7 +37,7 @@ def blocks(path, language):
 def is_export(path):
     """Whether a page exports a model or an artifact, which needs TensorFlow."""
     code = "\n".join(blocks(path, "python"))
-    return "keras_bahdanau_export" in code or ".export(" in code
+    return "keras_bahdanau_export" in code or re.search(r"\bexport\(", code) is not None
 
 
 def run_shell(command):

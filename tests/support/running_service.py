@@ -7,7 +7,8 @@ import threading
 import httpx
 
 from keras_bahdanau_runtime.service.metrics import Metrics
-from keras_bahdanau_runtime.service.server import Service, Settings
+from keras_bahdanau_runtime.service.server import Service
+from keras_bahdanau_runtime.service.settings import Settings
 
 
 class Echo:

@@ -30,7 +30,7 @@ class Task(NamedTuple):
     required: np.ndarray | None = None  # (B, P, L) or (1, P, L)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
-    completions: np.ndarray | None = None  # (B, V) or (1, V)
+    completion_table: np.ndarray | None = None  # (B, V) or (1, V)
 
     def rows(self, order):
         """The task of some sentences, in that order."""
@@ -85,7 +85,7 @@ def completion_task(seed):
         for token in (1, 4, 5):
             places = [at for at in range((row != PAD).sum()) if row[at] != token]
             completions[b, token] = rng.choice([0, *(at + 1 for at in places)])
-    return task._replace(prefix=prefix, completions=completions)
+    return task._replace(prefix=prefix, completion_table=completions)
 
 
 def run(search, task, max_length):
@@ -166,9 +166,9 @@ class Sentence:
         phrases = required[b if len(required) > 1 else 0].astype(int).tolist()
         self.required = [tuple(v for v in phrase if v != PAD) for phrase in phrases if any(phrase)]
         self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
-        completions = np.zeros((1, 1)) if task.completions is None else task.completions
+        completions = np.zeros((1, 1)) if task.completion_table is None else task.completion_table
         row = completions[b if len(completions) > 1 else 0].astype(int)
-        self.completions = {(at - 1, v) for v, at in enumerate(row.tolist()) if at}
+        self.completion_table = {(at - 1, v) for v, at in enumerate(row.tolist()) if at}
 
     def token_log_probs(self, tokens):
         return np.array([self.next_log_probs(tokens[:t])[v] for t, v in enumerate(tokens)])
@@ -242,7 +242,9 @@ class Sentence:
         ]
         if not is_forced:
             return allowed
-        return sorted({int(self.prefix[t]), *(v for v in allowed if (t, v) in self.completions)})
+        return sorted(
+            {int(self.prefix[t]), *(v for v in allowed if (t, v) in self.completion_table)}
+        )
 
     def every_output(self):
         """All outputs that are allowed: ended, or as long as the limit."""

@@ -20,39 +20,20 @@ longer.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator, UnsupportedArtifactError
-from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.request import TranslationRequest, check_characters
+from keras_bahdanau_runtime.search_options import check_count
 from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
 MAX_CHARACTERS = 5000  # of a text
 MAX_SECONDS = 60.0  # of one run of the graph
 NO_SCORE = np.finfo(np.float32).min  # JSON has no infinity
-
-
-class Request(NamedTuple):
-    """A parsed request.
-
-    Attributes:
-        texts: The texts to translate.
-        n_best: Number of hypotheses for each text.
-        alignments: Whether the response contains alignments.
-        options: Arguments of `Translator.translate` that all texts of a call share.
-        prefixes: Beginning of each translation, or `None`.
-        required: Phrases of each translation, or `None`.
-    """
-
-    texts: list[str]
-    n_best: int
-    alignments: bool
-    options: dict
-    prefixes: list
-    required: list
 
 
 class TritonPythonModel:
@@ -76,10 +57,13 @@ class TritonPythonModel:
         parsed = [self._parse(request) for request in requests]
         groups = {}
         for position, request in enumerate(parsed):
-            if isinstance(request, Request):
-                groups.setdefault(json.dumps(request.options, sort_keys=True), []).append(position)
+            if isinstance(request, TranslationRequest):
+                key = request.options, tuple(request.suppressed), request.disable_unknown
+                groups.setdefault(key, []).append(position)
         responses = [
-            None if isinstance(request, Request) else triton.InferenceResponse(error=request)
+            None
+            if isinstance(request, TranslationRequest)
+            else triton.InferenceResponse(error=request)
             for request in parsed
         ]
         for positions in groups.values():
@@ -91,7 +75,11 @@ class TritonPythonModel:
     def _translate(self, requests):
         """Return the responses to requests with equal options."""
         per_text = {
-            name: [value for request in requests for value in getattr(request, name)]
+            name: [
+                value
+                for request in requests
+                for value in getattr(request, name) or [None] * len(request.texts)
+            ]
             for name in ("prefixes", "required")
         }
         translations = self.translator.translate(
@@ -99,7 +87,7 @@ class TritonPythonModel:
             n_best=max(request.n_best for request in requests),
             alignments=any(request.alignments for request in requests),
             on_error="keep",
-            **requests[0].options,
+            **_shared_options(requests[0]),
             **{name: values for name, values in per_text.items() if any(values)},
         )
         # For `n_best=1` the translator returns translations instead of lists of them.
@@ -110,52 +98,24 @@ class TritonPythonModel:
         ]
 
     def _parse(self, request):
-        """Return a `Request`, or a `TritonError` for an invalid one."""
+        """Return a `TranslationRequest`, or a `TritonError` for an invalid one."""
         try:
             parameters = json.loads(request.parameters() or "{}")
-            for name in ("timeout", *(each for each in parameters if each.startswith("triton_"))):
-                parameters.pop(name, None)
-            n_best, alignments = parameters.pop("n_best", 1), parameters.pop("alignments", True)
-            options = self._options(parameters)
-            max_n_best = min(self.max_n_best, options.get("beam_size", self.max_n_best))
-            if type(n_best) is not int or not 1 <= n_best <= max_n_best:
-                raise argument_error("n_best", f"be an int from 1 to {max_n_best}", n_best)
-            if not isinstance(alignments, bool):
-                raise argument_error("alignments", "be a bool", alignments)
-            texts = _texts(request, "text")
-            prefixes = _texts(request, "prefix") or [""] * len(texts)
-            required = _texts(request, "required") or [""] * len(texts)
-            for name, values in (("prefix", prefixes), ("required", required)):
-                if len(values) != len(texts):
-                    raise argument_error(
-                        name,
-                        f"have one item for each of {len(texts)} texts",
-                        received=str(len(values)),
-                    )
-            required = [_json_list("required", phrases or "[]") for phrases in required]
+            parameters.pop("timeout", None)  # belongs to Triton
+            inputs = {name: _texts(request, name) for name in ("text", "prefix", "required")}
+            parsed = TranslationRequest.from_inputs(inputs, parameters, alignments=True)
+            for name in ("prefixes", "required"):
+                check_count(name, getattr(parsed, name) or None, len(parsed.texts))
+            if options := _shared_options(parsed):
+                self.translator.translate([], **options)  # checks the options
+            parsed.check_n_best(self.max_n_best)
             # Encoded per request, so that the index in an error message is that of its text.
-            self.translator.encode(texts)
+            self.translator.encode(parsed.texts)
         except (ValueError, UnsupportedArtifactError) as error:  # includes UnicodeDecodeError
-            return triton.TritonError(str(error), triton.TritonError.INVALID_ARG)
+            message = str(error).replace("`prefixes`", "`prefix`")
+            return triton.TritonError(message, triton.TritonError.INVALID_ARG)
         is_requested = "alignment" in request.requested_output_names()
-        alignments = is_requested and alignments
-        return Request(texts, n_best, alignments, options, prefixes, required)
-
-    def _options(self, parameters):
-        """Return the arguments of `Translator.translate` among the parameters of a request.
-
-        A number may be a str, because some clients of Triton have no parameters with a fraction.
-        """
-        options = {}
-        if "suppressed" in parameters:
-            options["suppressed"] = _json_list("suppressed", parameters.pop("suppressed"))
-        if "disable_unknown" in parameters:
-            options["disable_unknown"] = parameters.pop("disable_unknown")
-        for name, value in parameters.items():
-            options[name] = float(value) if isinstance(value, str) else value
-        if options:
-            self.translator.translate([], **options)  # checks the options
-        return options
+        return replace(parsed, alignments=is_requested and parsed.alignments)
 
     def _respond(self, request, hypotheses):
         """Return the response to a request, from the hypotheses for each of its texts."""
@@ -181,16 +141,11 @@ def _texts(request, name):
     """Return the texts of an input, an empty list if the request does not have it."""
     tensor = triton.get_input_tensor_by_name(request, name)
     texts = [] if tensor is None else [text.decode("utf-8") for text in tensor.as_numpy().ravel()]
-    longest = max(map(len, texts), default=0)
-    if longest > MAX_CHARACTERS:
-        raise argument_error(
-            name, f"have at most {MAX_CHARACTERS} characters each", received=str(longest)
-        )
+    check_characters(name, texts, MAX_CHARACTERS)
     return texts
 
 
-def _json_list(name, text):
-    items = json.loads(text) if isinstance(text, str) else text
-    if not isinstance(items, list):
-        raise argument_error(name, "be a JSON list", text)
-    return items
+def _shared_options(request):
+    """Return the arguments of `Translator.translate` that all texts of a call share."""
+    names = request.constraints.keys() & {"suppressed", "disable_unknown"}
+    return {**request.options.values(), **{name: request.constraints[name] for name in names}}

@@ -26,7 +26,6 @@ from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MANIFEST_FILE,
     MODEL_FILE,
-    max_batch_size,
     weights_file,
 )
 from keras_bahdanau_runtime.translator import Translator
@@ -140,7 +139,7 @@ def triton_repository(
         (graph / _VERSION).mkdir(parents=True)
         for file in {MODEL_FILE, weights_file(MODEL_FILE)} & set(manifest.files):
             shutil.copyfile(artifact / file, graph / _VERSION / file)
-        rows = max_batch_size(manifest.search, manifest.vocabulary.get("target", 1))
+        rows = manifest.search.max_batch_size(manifest.vocabulary.get("target", 1))
         config = _graph_config(graph.name, session.get_inputs(), session.get_outputs(), rows)
         (graph / _CONFIG).write_text(config, "utf-8")
         if takes_texts:

@@ -25,7 +25,6 @@ from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
-from keras_bahdanau_runtime.signature import num_returned
 from keras_bahdanau_runtime.text.corpus import UNDECODABLE, UTF_8, iterate_lines
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, iterate_pairs
 from keras_bahdanau_runtime.text.scores import bleu_metric
@@ -150,7 +149,7 @@ def distill_texts(
     has_references = bool(references) or (pairs and n_best is not None)
     bleu = bleu_metric(tokenize, is_for_sentences=True) if has_references else None
     if references:
-        n_best = n_best or num_returned(translator.manifest.search)
+        n_best = n_best or translator.manifest.search.num_returned
     folder.mkdir(parents=True, exist_ok=True)
     source_path, target_path = folder / SOURCE_FILE, folder / TARGET_FILE
     texts = sources

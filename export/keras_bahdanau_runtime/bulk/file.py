@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
@@ -34,7 +35,6 @@ from keras_bahdanau_runtime.files import (
 )
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import check_count
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -280,7 +280,7 @@ def translate_file(
         return position.failed
     journal = Journal(journal_path, settings)
     options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
-    job = _Job(
+    job = _FileTranslation(
         translator,
         records,
         start,
@@ -304,13 +304,9 @@ def translate_file(
         fingerprint_of_rows = records.fingerprint(position.digest)
         if _file_state(source) != state:
             raise ValueError(f"{source}: expected a file that does not change. It changed.")
-
-        def write_record(complete: Path) -> None:
-            """Record what a complete file was made from, before it becomes the output."""
+        with records.publish(partial, output, start, stop) as complete:
             finished = Finished(fingerprint_of_rows, file_sha256(complete))
             finished_journal.write(position, finished)
-
-        records.publish(partial, output, start, stop, write_record)
         fsync(output.parent)
         journal_path.unlink(missing_ok=True)
     return position.failed
@@ -354,7 +350,7 @@ def _check_finished(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _FileTranslation:
     """Translation of the rows of a file from `start` to `stop`."""
 
     translator: Translator

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
-from keras_bahdanau_runtime.translation import Translation
+from keras_bahdanau_runtime.option_fields import option
+
+if TYPE_CHECKING:
+    from keras_bahdanau_runtime.translation import Translation
 
 ALIGNMENTS = ("pharaoh", "json")
 _SPACE = "▁"  # in a list of tokens, as in SentencePiece
@@ -21,32 +23,36 @@ class OutputFormat:
 
     Without arguments, a row is the best translation. With any argument but `as_json`, a row has one
     line per translation, `0 ||| text ||| score`, as in Moses: the number of the row from 0, then
-    the tokens and the alignment, if requested. With `as_json`, a row is one JSON object with all
+    the tokens, separated by spaces and with ▁ for a space in a token, and the alignment, if
+    requested. With `as_json`, a row is one JSON object with all
     fields of its translations.
-
-    Args:
-        n_best: int, translations per row; `None` for the best one without a list.
-        scores: bool. Whether a line has the score.
-        tokens: bool. Whether a line has the tokens, separated by spaces; a space in a token is ▁.
-        alignments: "pharaoh" for links between words such as `0-0 1-2`; "json" for the attention
-            weights; `None` for neither.
-        as_json: bool.
 
     Raises:
         ValueError: `n_best` is not positive, or `alignments` is unknown.
 
     Example:
 
+    >>> from keras_bahdanau_runtime import Translation
     >>> translation = Translation("ein Mann", -0.5, ["ein", " Mann", "</s>"], [], None)
     >>> OutputFormat(scores=True, tokens=True).lines(0, [translation])
     ['0 ||| ein Mann ||| -0.500000 ||| ein ▁Mann </s>']
     """
 
-    n_best: int | None = None
-    scores: bool = False
-    tokens: bool = False
-    alignments: str | None = None
-    as_json: bool = False
+    n_best: int | None = option(
+        None,
+        "Write this many translations per line, as '0 ||| text ||| score'.",
+        panel="Output",
+    )
+    scores: bool = option(False, "Add the score.", flags="--scores", panel="Output")
+    tokens: bool = option(False, "Add the tokens.", flags="--tokens", panel="Output")
+    alignments: str | None = option(
+        None,
+        "Add pharaoh links between words, or the attention weights as json.",
+        panel="Output",
+    )
+    as_json: bool = option(
+        False, "Write JSON lines with all of these.", flags="--json", panel="Output"
+    )
 
     def __post_init__(self) -> None:
         if self.n_best is not None:
@@ -59,7 +65,7 @@ class OutputFormat:
         """Whether a row is only the text of the best translation."""
         return not (self.n_best or self.scores or self.tokens or self.alignments or self.as_json)
 
-    def lines(self, row: int, translations: Sequence[Translation]) -> list[str]:
+    def lines(self, row: int, translations: "Sequence[Translation]") -> list[str]:
         """Return the lines for a row, without line breaks.
 
         A failed row has a blank line in plain text, none in an n-best list, and an "error" in JSON.
@@ -76,14 +82,14 @@ class OutputFormat:
             return []
         return [self._line(row, translation) for translation in translations]
 
-    def value(self, translations: Sequence[Translation]) -> dict[str, Any]:
+    def value(self, translations: "Sequence[Translation]") -> dict[str, Any]:
         """Return the translations of a row as JSON values."""
         error = translations[0].error
         if error is not None:
             return {"translations": [], "error": error}
         return {"translations": list(map(self._fields, translations)), "error": None}
 
-    def _fields(self, translation: Translation) -> dict[str, Any]:
+    def _fields(self, translation: "Translation") -> dict[str, Any]:
         fields = {
             "text": translation.text,
             "score": translation.score,
@@ -92,15 +98,17 @@ class OutputFormat:
         }
         return fields | ({"alignment": self._alignment(translation)} if self.alignments else {})
 
-    def _alignment(self, translation: Translation) -> Any:
+    def _alignment(self, translation: "Translation") -> Any:
         weights = translation.alignment
         if weights is None or not weights.size:
             return "" if self.alignments == "pharaoh" else []
+        from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+
         if self.alignments == "pharaoh":
             return to_pharaoh(text_links(weights, translation.source_tokens, translation.tokens))
         return [[round(float(weight), 6) for weight in row] for row in weights]
 
-    def _line(self, row: int, translation: Translation) -> str:
+    def _line(self, row: int, translation: "Translation") -> str:
         columns = [str(row), one_line(translation.text)]
         if self.scores or self.n_best:
             columns.append(f"{translation.score:.6f}")

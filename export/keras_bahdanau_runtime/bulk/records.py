@@ -14,15 +14,16 @@ without a readable text (bytes that are not UTF-8, a missing key or null, a line
 object, another number of columns) has an `error`; the other rows are translated.
 """
 
+import contextlib
 import csv
 import gzip
 import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
 from keras_bahdanau_runtime.errors import argument_error, quote, require
@@ -60,87 +61,12 @@ class Row(NamedTuple):
     error: str | None = None
 
 
-class Records(Protocol):
-    """Reader and writer of the rows of a file.
-
-    During translation, the results of `render` are appended to a partial file. At the end,
-    `publish` turns it into the output.
-    """
-
-    @property
-    def values(self) -> str:
-        """Kind of `translations` that `render` needs: "lines", "json" or "text"."""
-        ...
-
-    @property
-    def header(self) -> bytes:
-        """Bytes of the file in front of its rows, which determine their meaning; set by `count`."""
-        ...
-
-    def count(self) -> int:
-        """Read the file once and return the number of rows.
-
-        Raises:
-            ValueError: The file is damaged, or `text_column` or `output_column` does not fit it.
-        """
-        ...
-
-    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        """Read the rows from `start` (from 0) up to but not including `stop`.
-
-        Raises:
-            ValueError: As `count`.
-        """
-        ...
-
-    def fingerprint(self, digest: str) -> str:
-        """Return a hash of the part of the file that determines the output.
-
-        Args:
-            digest: SHA-256 of the header and the keys of the rows.
-        """
-        ...
-
-    def render_header(self) -> bytes:
-        """Return the bytes in front of the first row of the file for the partial file."""
-        ...
-
-    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
-        """Return the bytes of rows for the partial file.
-
-        Args:
-            rows: The rows.
-            translations: For "text", the translation of each row, `None` for a failed one. For
-                "json", its JSON value. For "lines", the list of lines of each row.
-        """
-        ...
-
-    def publish(
-        self,
-        partial: Path,
-        output: Path,
-        start: int,
-        stop: int | None,
-        on_complete: Callable[[Path], None],
-    ) -> None:
-        """Convert the complete partial file of these rows to the output.
-
-        Args:
-            partial: The partial file.
-            output: The output.
-            start: As for `rows`.
-            stop: As for `rows`.
-            on_complete: Called with the complete file before it is renamed to the output.
-        """
-        ...
-
-
 def open_records(
     source: Source,
     output: Path,
     text_column: str | None = None,
     output_column: str | None = None,
-) -> Records:
+) -> "Records":
     """Return the `Records` of a file, selected by its name.
 
     Args:
@@ -227,11 +153,18 @@ def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
 
 
 class Lines:
-    """`Records` of text with one sentence per line; a failed row gives a blank line.
+    """Reader and writer of text with one sentence per line; a failed row gives a blank line.
+
+    During translation, the results of `render` are appended to a partial file. At the end,
+    `publish` turns it into the output. `Parquet` has the same methods.
 
     Args:
         source: Path or stream, as for `iterate_lines`.
         compress: bool. Whether to compress the output by gzip.
+
+    Attributes:
+        header: Bytes of the file in front of its rows, which determine their meaning.
+        values: Kind of `translations` that `render` needs: "lines", "json" or "text".
     """
 
     header = b""
@@ -242,19 +175,35 @@ class Lines:
         self._counted = False
 
     def count(self) -> int:
+        """Read the file once and return the number of rows.
+
+        Raises:
+            ValueError: The file is damaged, or `text_column` or `output_column` does not fit it.
+        """
         rows = sum(1 for _ in self.rows())
         self._counted = True
         return rows
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+        """Read the rows from `start` (from 0) up to but not including `stop`.
+
+        Raises:
+            ValueError: As `count`.
+        """
         lines = iterate_raw_lines(self._source, warn=not self._counted)
         for number, line in enumerate(itertools.islice(lines, start, stop), start + 1):
             yield self._row(line, number)
 
     def fingerprint(self, digest: str) -> str:
+        """Return a hash of the part of the file that determines the output.
+
+        Args:
+            digest: SHA-256 of the header and the keys of the rows.
+        """
         return digest
 
     def render_header(self) -> bytes:
+        """Return the bytes in front of the first row of the file for the partial file."""
         return b""
 
     def _row(self, line: bytes, number: int) -> Row:
@@ -264,20 +213,29 @@ class Lines:
             return Row(line, "", not_utf8(error))
 
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
+        """Return the bytes of rows for the partial file.
+
+        Args:
+            rows: The rows.
+            translations: For "text", the translation of each row, `None` for a failed one. For
+                "json", its JSON value. For "lines", the list of lines of each row.
+        """
         lines = itertools.chain.from_iterable(translations)
         return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
-    def publish(
-        self,
-        partial: Path,
-        output: Path,
-        start: int,
-        stop: int | None,
-        on_complete: Callable[[Path], None],
-    ) -> None:
+    @contextlib.contextmanager
+    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> Iterator[Path]:
+        """Yield the complete file of the rows, which becomes the output after the block.
+
+        Args:
+            partial: The partial file.
+            output: The output.
+            start: As for `rows`.
+            stop: As for `rows`.
+        """
         if self._compress and not partial.stat().st_size:
             partial.write_bytes(self._compressed(b""))  # an empty file is not valid gzip
-        on_complete(partial)
+        yield partial
         os.replace(partial, output)
 
     def _compressed(self, data: bytes) -> bytes:
@@ -287,7 +245,7 @@ class Lines:
 
 
 class JsonLines(Lines):
-    """`Records` of JSON lines. The other content of an object keeps its bytes.
+    """Reader and writer of JSON lines. The other content of an object keeps its bytes.
 
     A blank line stays blank. A line that is not a JSON object becomes an object with only the
     translation, null.
@@ -370,7 +328,7 @@ class JsonLines(Lines):
 
 
 class TabSeparated(Lines):
-    """`Records` of lines with columns separated by tabs, without a header and without quotes.
+    """Reader and writer of columns separated by tabs, without a header and without quotes.
 
     A blank line stays blank. The other lines keep their bytes, with a column at the end.
 
@@ -414,7 +372,7 @@ class TabSeparated(Lines):
 
 
 class Csv(Lines):
-    """`Records` of CSV with the names of columns in the first row.
+    """Reader and writer of CSV with the names of columns in the first row.
 
     A blank line stays blank. The other rows keep their bytes, with a cell at the end. Only the
     first of several shards has the names of the columns.
@@ -531,7 +489,7 @@ class Csv(Lines):
 
 
 class Parquet:
-    """`Records` of Parquet; a failed row gets a null.
+    """Reader and writer of Parquet; a failed row gets a null. Its methods are those of `Lines`.
 
     The partial file contains JSON, a string or null per line, because a Parquet file cannot be
     continued.
@@ -630,14 +588,8 @@ class Parquet:
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
-    def publish(
-        self,
-        partial: Path,
-        output: Path,
-        start: int,
-        stop: int | None,
-        on_complete: Callable[[Path], None],
-    ) -> None:
+    @contextlib.contextmanager
+    def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> Iterator[Path]:
         new_field = self._arrow.field(self._new_column, self._arrow.string())
         with open_parquet(self._source) as file:
             schema = file.schema_arrow.append(new_field)
@@ -647,7 +599,7 @@ class Parquet:
                     texts = [json.loads(line) for line in itertools.islice(lines, len(batch))]
                     columns = [*batch.columns, self._arrow.array(texts, self._arrow.string())]
                     writer.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=schema))
-            on_complete(path)
+            yield path
         partial.unlink()
 
     def _row_groups(self, start: int, stop: int | None) -> Iterator[Any]:
@@ -683,3 +635,6 @@ class Parquet:
                 if begin < end:
                     yield batch.slice(begin - row, end - begin)
                 row += len(batch)
+
+
+Records = Lines | Parquet

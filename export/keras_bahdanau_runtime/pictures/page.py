@@ -1,5 +1,6 @@
 """Alignments as an HTML file that highlights aligned words."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -8,7 +9,12 @@ from pathlib import Path
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.pictures.figures import Panel, checked_panels
+from keras_bahdanau_runtime.search_settings import RANGES, SearchSettings
 
+# Settings of a search that the page can set.
+PAGE_SETTINGS = tuple(
+    setting.name for setting in dataclasses.fields(SearchSettings) if setting.metadata["on_page"]
+)
 _FOLDER = Path(__file__).parent
 # Placeholders in the pages for the files that they share.
 _PLACEHOLDERS = {
@@ -25,7 +31,17 @@ def translator_page(client: str) -> str:
         client: JavaScript that defines `client`, through which the page gets its translations; see
             `service/client.js`.
     """
-    return _assemble("translator.html").replace("/* client.js */", client)
+    page = _assemble("translator.html").replace("/* client.js */", client)
+    page = page.replace("/* settings */ []", json.dumps([*PAGE_SETTINGS]))
+    return page.replace("<!-- settings -->", "\n        ".join(map(_setting, PAGE_SETTINGS)))
+
+
+def _setting(name: str) -> str:
+    """Return the label and the field of a setting of the search."""
+    kind, low, _ = RANGES[name]
+    step, mode = ("1", "numeric") if kind is int else ("0.1", "decimal")
+    field = f'<input id="{name}" type="number" min="{low}" step="{step}" inputmode="{mode}">'
+    return f"<label>{name.replace('_', ' ').capitalize()} {field}</label>"
 
 
 def _assemble(name: str) -> str:

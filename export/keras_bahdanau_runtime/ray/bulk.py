@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.bulk.file import (
     Journal,
     Position,
@@ -29,7 +30,6 @@ from keras_bahdanau_runtime.errors import ArtifactError, RunError, argument_erro
 from keras_bahdanau_runtime.files import claim_folder, fsync
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.search_options import SearchOptions
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
 _JOURNAL = ".journal"

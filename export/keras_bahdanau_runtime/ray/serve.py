@@ -21,7 +21,8 @@ from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.service.connection import DISCONNECTED
 from keras_bahdanau_runtime.service.http import create_app
 from keras_bahdanau_runtime.service.middleware import Middleware
-from keras_bahdanau_runtime.service.server import Service, Settings
+from keras_bahdanau_runtime.service.server import Service
+from keras_bahdanau_runtime.service.settings import Settings
 
 _MAX_BATCHES = 16  # per thread of a replica; further requests go to another replica, or wait
 _AUTOSCALING = {"min_replicas": 1, "max_replicas": 8}

@@ -1,14 +1,21 @@
-"""One HTTP connection, with limits on the time and size of its requests."""
+"""HTTP connections with limits on the time and size of requests, and their server.
+
+Only this module uses names of uvicorn that it does not document: `INTERNALS`.
+"""
 
 import asyncio
+import contextlib
 import http
 import json
 import logging
 import re
-from collections.abc import Callable
-from typing import Any
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 
@@ -23,6 +30,23 @@ _DISCARD_SECONDS = 2.0  # to read and discard the rest of a malformed request
 # Until a connection without a response to send is closed when the service stops. A request that
 # arrives in this time is answered.
 LAST_SECONDS = 0.5
+# Undocumented names of uvicorn, by class; `tests/service/test_uvicorn.py` checks that they exist.
+INTERNALS: Mapping[type, set[str]] = {
+    HttpToolsProtocol: {
+        *("on_message_begin", "on_headers_complete", "on_message_complete", "send_400_response"),
+        *("shutdown", "connections", "cycle", "flow", "headers", "parser", "pipeline", "scope"),
+        *("timeout_keep_alive_task", "transport", "url", "_unset_keepalive_if_required"),
+    },
+    RequestResponseCycle: {
+        *("keep_alive", "response_complete", "response_started", "transport"),
+        "waiting_for_100_continue",
+    },
+    FlowControl: {"resume_reading"},
+    uvicorn.Server: {
+        *("capture_signals", "config", "lifespan", "server_state", "servers", "shutdown"),
+    },
+    uvicorn.Config: {"http_protocol_class", "ssl"},
+}
 _UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 
 
@@ -266,6 +290,41 @@ class Connection(HttpToolsProtocol):
     def _close(self) -> None:
         self._stop_timer()
         self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Server that answers every connection that waits when it stops to listen.
+
+    It leaves the signals of the process alone.
+    """
+
+    def capture_signals(self) -> Any:
+        """Return a context without handlers of signals."""
+        return contextlib.nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listening sockets, answer the last requests, and close the connections."""
+        copies = [listener.dup() for listener in sockets or ()]
+        for server in self.servers:
+            server.close()
+        # The system resets connections that nobody has accepted when the last copy closes.
+        waiting = []
+        for listener in copies:
+            with listener, contextlib.suppress(BlockingIOError):
+                while True:
+                    waiting.append(listener.accept()[0])
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            with contextlib.suppress(OSError):  # the client has gone
+                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Return the protocol of one connection, as uvicorn's `startup` does."""
+        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return create(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 class _ResponseTransport:

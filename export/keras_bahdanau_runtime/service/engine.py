@@ -22,12 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.bodies import BodyMemory
 from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
+from keras_bahdanau_runtime.service.settings import Limits
 from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -72,73 +73,6 @@ class Job(Protocol):
             computed: float, seconds in a thread.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a service for each request and for its queue.
-
-    Args:
-        characters: int, per text.
-        tokens: int, per text, including the end of sentence.
-        texts: int, per request.
-        queue: int, texts that wait or run.
-        queued_tokens: int, tokens of the texts that wait or run.
-        body: int, bytes of a request before and after decompression.
-        bodies: int, bytes of all bodies that are arriving or being parsed, without the first 64 KiB
-            of each.
-        timeout: float, seconds for a request. A request may set a shorter time.
-        beam_size: int, largest beam that a request may set; `None` for that of the artifact.
-        cost: int, of one request: the sum over its texts of source tokens x steps x beam. Steps are
-            the most that the search can take.
-
-    Raises:
-        ValueError: A value is not positive.
-    """
-
-    characters: int = 5000
-    tokens: int = 1024
-    texts: int = 256
-    queue: int = 4096
-    queued_tokens: int = 500_000
-    body: int = 16 * 2**20
-    bodies: int = 256 * 2**20
-    timeout: float = 60.0
-    beam_size: int | None = None
-    cost: int = 50_000_000
-
-    def __post_init__(self) -> None:
-        counts = {name: value for name, value in vars(self).items() if name != "timeout"}
-        if self.beam_size is None:
-            del counts["beam_size"]
-        check_positive(**counts)
-        check_range("timeout", self.timeout, float, 0, open_low=True)
-
-    def check_texts(self, count: int) -> None:
-        """Refuse a request with too many texts.
-
-        Raises:
-            ServiceError: "too_large".
-        """
-        if count > self.texts:
-            raise ServiceError(
-                "too_large",
-                f"Argument `text` must be at most {self.texts} texts. Received: {count}",
-                "text",
-            )
-
-    def check_cost(self, cost: int) -> None:
-        """Refuse a request that takes too long to compute.
-
-        Raises:
-            ServiceError: "too_costly".
-        """
-        if cost > self.cost:
-            raise ServiceError(
-                "too_costly",
-                f"A request must cost at most {self.cost}, the sum over its texts of source tokens "
-                f"x steps x beam. Send fewer or shorter texts. Received: {cost}",
-            )
 
 
 @dataclass(eq=False)

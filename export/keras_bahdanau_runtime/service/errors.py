@@ -1,8 +1,11 @@
 """Errors of a request, with their HTTP status and gRPC code."""
 
+import contextlib
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
+
+from keras_bahdanau_runtime.errors import ArgumentError
 
 
 class Status(NamedTuple):
@@ -98,3 +101,14 @@ def refuse(argument: str, expected: str, received: Any) -> NoReturn:
     """
     message = f"Argument `{argument}` must {expected}. Received: {reprlib.repr(received)}"
     raise ServiceError("invalid", message, argument)
+
+
+@contextlib.contextmanager
+def argument_errors(kind: str = "invalid") -> Iterator[None]:
+    """Raise an `ArgumentError` of the block as a `ServiceError` with the name of the argument."""
+    try:
+        yield
+    except ArgumentError as error:
+        name = "prefix" if error.name == "prefixes" else error.name
+        message = str(error).replace("`prefixes`", "`prefix`")
+        raise ServiceError(kind, message, name) from error

@@ -23,10 +23,9 @@ from keras_bahdanau_runtime.service.protocol import (
     InferResponse,
     RequestedOutput,
     Tensor,
-    check_distinct,
     check_header,
-    check_parameters,
     check_size,
+    checked_request,
     count_numbers,
     raw_bytes,
     server_metadata,
@@ -447,16 +446,16 @@ def _request(message: Any) -> InferRequest:
     inputs = []
     for index, tensor in enumerate(message.inputs):
         path = f"inputs[{index}]"
-        header = check_header(tensor.name, tensor.datatype, list(tensor.shape), path)
         parameters = _parameters(tensor.parameters, f"{path}.parameters")
-        check_parameters(parameters, path)
+        shape = list(tensor.shape)
+        header = check_header(tensor.name, tensor.datatype, shape, parameters, path)
         fields = tensor.contents.ListFields() if tensor.HasField("contents") else []
         filled = [(field.name, values) for field, values in fields]
         if raws:
             if filled:
                 expected = "be empty if `raw_input_contents` is set"
                 refuse(f"{path}.contents", expected, filled[0][0])
-            inputs.append(tensor_from_bytes(header, raws[index], parameters))
+            inputs.append(tensor_from_bytes(header, raws[index]))
             continue
         field_name = _CONTENTS_FIELDS.get(header.datatype)
         if field_name is None:
@@ -465,18 +464,13 @@ def _request(message: Any) -> InferRequest:
             names = [name for name, _ in filled]
             refuse(f"{path}.contents", f"be {field_name}, for {header.datatype}", names)
         items = list(filled[0][1]) if filled else []
-        inputs.append(tensor_from_list(header, items, parameters))
-    outputs = []
-    for index, output in enumerate(message.outputs):
-        path = f"outputs[{index}]"
-        parameters = _parameters(output.parameters, f"{path}.parameters")
-        check_parameters(parameters, path)
-        outputs.append(RequestedOutput(output.name, parameters))
-    request = InferRequest(
-        inputs, outputs, message.id, _parameters(message.parameters, "parameters")
-    )
-    check_distinct(request)
-    return request
+        inputs.append(tensor_from_list(header, items))
+    outputs = [
+        RequestedOutput(output.name, _parameters(output.parameters, f"outputs[{index}].parameters"))
+        for index, output in enumerate(message.outputs)
+    ]
+    parameters = _parameters(message.parameters, "parameters")
+    return checked_request(inputs, outputs, message.id, parameters)
 
 
 def _response(response: InferResponse) -> Any:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,12 +15,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from keras_bahdanau_runtime.pictures.page import translator_page
+from keras_bahdanau_runtime.request import get_parameter
 from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
-from keras_bahdanau_runtime.service.engine import Engine, Limits
-from keras_bahdanau_runtime.service.errors import KINDS, STOPPING, ServiceError, refuse
+from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection, Server
+from keras_bahdanau_runtime.service.engine import Engine
+from keras_bahdanau_runtime.service.errors import (
+    KINDS,
+    STOPPING,
+    ServiceError,
+    argument_errors,
+    refuse,
+)
 from keras_bahdanau_runtime.service.middleware import ApiKeys, Middleware
-from keras_bahdanau_runtime.service.models import Model, TextModel, get_parameter
+from keras_bahdanau_runtime.service.models import Model, TextModel
 from keras_bahdanau_runtime.service.openapi import (
     BINARY,
     INDEX,
@@ -35,7 +41,7 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     count_numbers,
     json_array,
-    parse_json,
+    parse_object,
     parse_raw,
     parse_rest,
     render_rest,
@@ -55,6 +61,7 @@ from keras_bahdanau_runtime.service.schemas import (
     TranslateResponse,
     parse_request,
 )
+from keras_bahdanau_runtime.service.settings import Limits
 from keras_bahdanau_runtime.translation import Translation
 
 # `wbits` arguments of zlib for gzip, zlib and raw deflate data.
@@ -113,37 +120,8 @@ def create_server(
         ssl_keyfile=key,
         timeout_keep_alive=30,
     )
-    server = _Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    server = Server(config)
     return server
-
-
-class _Server(uvicorn.Server):
-    """Server that answers every connection that waits when it stops to listen."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listening sockets, answer the last requests, and close the connections."""
-        copies = [listener.dup() for listener in sockets or ()]
-        for server in self.servers:
-            server.close()
-        # The system resets connections that nobody has accepted when the last copy closes.
-        waiting = []
-        for listener in copies:
-            with listener, contextlib.suppress(BlockingIOError):
-                while True:
-                    waiting.append(listener.accept()[0])
-        loop = asyncio.get_running_loop()
-        for connection in waiting:
-            with contextlib.suppress(OSError):  # the client has gone
-                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.config.ssl)
-        await super().shutdown(sockets)
-
-    def _protocol(self) -> asyncio.Protocol:
-        """Return the protocol of one connection, as uvicorn's `startup` does."""
-        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return create(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
 
 def create_app(repository: Repository) -> Router:
@@ -157,7 +135,7 @@ def create_app(repository: Repository) -> Router:
         *_model_endpoints(repository, "/v2/models/{name}"),
         *_model_endpoints(repository, "/v2/models/{name}/versions/{version}"),
     ]
-    endpoints += document_endpoints(endpoints, error_statuses, server_metadata()["version"])
+    endpoints += document_endpoints(endpoints, error_statuses)
     endpoints.append(Endpoint("GET", "/", _page, "The web page", media=("text/html",)))
     routes = [
         Route(endpoint.path, endpoint.function, methods=[endpoint.method]) for endpoint in endpoints
@@ -175,14 +153,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     async def translate(request: Request) -> Response:
         body = await parse(request, TranslateRequest)
         model = _text_model(request, repository, body.model)
-        result = model.translate(
-            body.texts,
-            body.n_best,
-            body.alignments,
-            body.timeout,
-            body.options,
-            body.constraints,
-        )
+        result = model.translate(body.to_request())
         results = await _cancel_on_disconnect(request, result)
 
         def render() -> Response:
@@ -365,7 +336,7 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
     async def read_options(request: Request) -> dict[str, Any]:
         """Return the JSON object in the body, which may be empty."""
         async with _read_body(request, repository.engine) as body:
-            return await _parse(body, parse_json) if body else {}
+            return await _parse(body, parse_object) if body else {}
 
     async def metadata(request: Request) -> Response:
         return _json(server_metadata())
@@ -383,7 +354,9 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
 
     async def index(request: Request) -> Response:
         options = await read_options(request)
-        return _json(repository.index(get_parameter(options, "ready", (bool,), False)))
+        with argument_errors():
+            only_ready = get_parameter(options, "ready", (bool,), False)
+        return _json(repository.index(only_ready))
 
     async def load(request: Request) -> Response:
         options = await read_options(request)

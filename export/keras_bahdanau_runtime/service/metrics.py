@@ -1,6 +1,9 @@
-"""Prometheus metrics of a service."""
+"""Metrics of a service: Prometheus metrics, and the statistics of Triton."""
 
 import os
+import threading
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from prometheus_client import (
@@ -112,3 +115,59 @@ class Metrics:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return bytes(generate_latest(registry))
+
+
+class Statistics:
+    """Counts and times of a model for Triton's statistics extension."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_request = 0  # milliseconds since 1970
+        self._payloads = self._runs = 0
+        # Number of requests and nanoseconds.
+        self._success, self._failure, self._queue, self._compute = [0, 0], [0, 0], [0, 0], [0, 0]
+
+    def count_run(self, payloads: int) -> None:
+        """Count one run of the graph on this number of payloads."""
+        with self._lock:
+            self._payloads += payloads
+            self._runs += 1
+
+    def add_times(self, queued: int, computed: int) -> None:
+        """Add the nanoseconds that one request waited and was computed."""
+        with self._lock:
+            for total, nanoseconds in ((self._queue, queued), (self._compute, computed)):
+                total[0] += 1
+                total[1] += nanoseconds
+
+    def count_request(self, nanoseconds: int, succeeded: bool) -> None:
+        """Count one request and its duration."""
+        with self._lock:
+            self._last_request = time.time_ns() // 10**6  # Unix time in milliseconds
+            total = self._success if succeeded else self._failure
+            total[0] += 1
+            total[1] += nanoseconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statistics with Triton's names."""
+        zero = {"count": 0, "ns": 0}
+
+        def duration(total: Sequence[int]) -> dict[str, int]:
+            return {"count": total[0], "ns": total[1]}
+
+        return {
+            "last_inference": self._last_request,
+            "inference_count": self._payloads,
+            "execution_count": self._runs,
+            "inference_stats": {
+                "success": duration(self._success),
+                "fail": duration(self._failure),
+                "queue": duration(self._queue),
+                "compute_input": zero,
+                "compute_infer": duration(self._compute),
+                "compute_output": zero,
+                "cache_hit": zero,
+                "cache_miss": zero,
+            },
+            "batch_stats": [],
+        }

@@ -1,25 +1,27 @@
-"""Models that clients call by name: text models and graph models."""
+"""Models that clients call by name, and text models. `graph_model` has the other kind."""
 
 import asyncio
 import contextlib
-import json
 import logging
-import reprlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.errors import (
-    ArgumentError,
     ArtifactError,
     LimitError,
     RunError,
-    UnsupportedArtifactError,
+    argument_error,
+)
+from keras_bahdanau_runtime.request import (
+    NO_OPTIONS,
+    TranslationRequest,
+    check_characters,
 )
 from keras_bahdanau_runtime.scoring import TargetScore, decode_score
 from keras_bahdanau_runtime.search_options import (
@@ -27,14 +29,12 @@ from keras_bahdanau_runtime.search_options import (
     Constraints,
     SearchOptions,
     check_constraints,
-    check_prefix,
     constraint_inputs,
-    encode_constraints,
     text_constraints,
 )
-from keras_bahdanau_runtime.search_settings import RANGES
-from keras_bahdanau_runtime.service.engine import BATCH_COST, Engine, Job
-from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.engine import Engine, Job
+from keras_bahdanau_runtime.service.errors import ServiceError, argument_errors
+from keras_bahdanau_runtime.service.metrics import Statistics
 from keras_bahdanau_runtime.service.protocol import (
     MAX_NUMBERS,
     InferRequest,
@@ -44,17 +44,7 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     json_array,
 )
-from keras_bahdanau_runtime.session import run_arrays
-from keras_bahdanau_runtime.signature import (
-    OPTIONS,
-    SCORE_FILE,
-    SETTINGS,
-    STEP_FILE,
-    TRANSLATE,
-    num_hypotheses,
-    num_returned,
-)
-from keras_bahdanau_runtime.stepper import max_output_length
+from keras_bahdanau_runtime.signature import SCORE_FILE, STEP_FILE
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
@@ -70,84 +60,10 @@ from keras_bahdanau_runtime.translator import Translator
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 MAX_ALTERNATIVES = 20
-NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups by identity
-# Parameters of the protocol that a text model ignores.
-_PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
-_PROTOCOL_PREFIXES = ("sequence_", "triton_")
-PARAMETERS = {
-    *SETTINGS,
-    *_PROTOCOL_PARAMETERS,
-    *("n_best", "alignments", "timeout", "suppressed", "disable_unknown"),
-}
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
-_BITS = (8, 16, 32, 64)
-_ONNX_DATATYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    **{f"tensor(int{bits})": f"INT{bits}" for bits in _BITS},
-    **{f"tensor(uint{bits})": f"UINT{bits}" for bits in _BITS},
-}
-
-
-class Statistics:
-    """Counts and times of a model for Triton's statistics extension."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last_request = 0  # milliseconds since 1970
-        self._payloads = self._runs = 0
-        # Number of requests and nanoseconds.
-        self._success, self._failure, self._queue, self._compute = [0, 0], [0, 0], [0, 0], [0, 0]
-
-    def count_run(self, payloads: int) -> None:
-        """Count one run of the graph on this number of payloads."""
-        with self._lock:
-            self._payloads += payloads
-            self._runs += 1
-
-    def add_times(self, queued: int, computed: int) -> None:
-        """Add the nanoseconds that one request waited and was computed."""
-        with self._lock:
-            for total, nanoseconds in ((self._queue, queued), (self._compute, computed)):
-                total[0] += 1
-                total[1] += nanoseconds
-
-    def count_request(self, nanoseconds: int, succeeded: bool) -> None:
-        """Count one request and its duration."""
-        with self._lock:
-            self._last_request = time.time_ns() // 10**6  # Unix time in milliseconds
-            total = self._success if succeeded else self._failure
-            total[0] += 1
-            total[1] += nanoseconds
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics with Triton's names."""
-        zero = {"count": 0, "ns": 0}
-
-        def duration(total: Sequence[int]) -> dict[str, int]:
-            return {"count": total[0], "ns": total[1]}
-
-        return {
-            "last_inference": self._last_request,
-            "inference_count": self._payloads,
-            "execution_count": self._runs,
-            "inference_stats": {
-                "success": duration(self._success),
-                "fail": duration(self._failure),
-                "queue": duration(self._queue),
-                "compute_input": zero,
-                "compute_infer": duration(self._compute),
-                "compute_output": zero,
-                "cache_hit": zero,
-                "cache_miss": zero,
-            },
-            "batch_stats": [],
-        }
 
 
 class Model:
@@ -175,7 +91,7 @@ class Model:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            _check_names("outputs", [output.name for output in request.outputs], self.outputs)
+            check_names("outputs", [output.name for output in request.outputs], self.outputs)
             tensors = await self._infer(request)
         names = {output.name for output in request.outputs} or {spec.name for spec in self.outputs}
         outputs = [tensor for tensor in tensors if tensor.name in names]
@@ -227,11 +143,14 @@ class Model:
         return {"name": self.name, "version": self.version, **self.counts.to_json()}
 
 
-class _ModelJob:
+class ModelJob:
     """Base class of jobs that count their runs.
 
     A job has no reference to its model, because a reference cycle would keep the memory of an
     unloaded model until the next garbage collection.
+
+    Args:
+        model: `Model` whose runs it counts.
     """
 
     batches_requests = False
@@ -240,11 +159,13 @@ class _ModelJob:
         self.metrics, self._counts = model.metrics, model.counts
 
     def run(self, payloads: Sequence[Any]) -> list[Any]:
+        """Return the result for each payload."""
         results = self._run(payloads)
         self._counts.count_run(len(payloads))
         return results
 
     def record_times(self, queued: float, computed: float) -> None:
+        """Record the seconds that one request waited and was computed."""
         self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
 
     def _run(self, payloads: Sequence[Any]) -> list[Any]:
@@ -280,17 +201,15 @@ class TextModel(Model):
         self.tokenizer = translator.require_tokenizer()
         manifest = translator.manifest
         self.streams = STEP_FILE in manifest.files
-        self.max_n_best = num_returned(manifest.search)
-        self.max_beam_size = num_hypotheses(manifest.search)
+        self.max_n_best = manifest.search.num_returned
+        self.max_beam_size = manifest.search.num_hypotheses
         if engine.limits.beam_size is not None:
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
-        signature, settings = manifest.search_signature, manifest.search
-        self._beam_size = num_hypotheses(settings)
-        settings = {**settings, "beam_size": self._beam_size}
-        names = {option.name for option in signature.options} if signature else set()
+        self._beam_size = manifest.search.num_hypotheses
+        search = replace(manifest.search, beam_size=self._beam_size)
         # Completions belong to a prefix.
-        self.options = {name: settings.get(name) for name in OPTIONS if name in names}
-        self.options.pop("completions", None)
+        names = [name for name in manifest.options if name != "completions"]
+        self.options = {name: getattr(search, name, None) for name in names}
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.optional_inputs = [TensorSpec(name, "BYTES", (-1,)) for name in ("prefix", "required")]
         self.outputs = [
@@ -298,73 +217,39 @@ class TextModel(Model):
             TensorSpec("score", "FP32", (-1,)),
             TensorSpec("alignment", "BYTES", (-1,)),  # only if the request asks for it
         ]
-        self._search, self._stream, self._score, self._alternatives = (
-            _SearchJob(self),
-            _StreamJob(self),
-            _ScoreJob(self),
-            _AlternativesJob(self),
-        )
+        self._search, self._stream = _SearchJob(self), _StreamJob(self)
+        self._score, self._alternatives = _ScoreJob(self), _AlternativesJob(self)
 
-    async def translate(
-        self,
-        texts: Sequence[str],
-        n_best: int = 1,
-        alignments: bool = False,
-        timeout: float | None = None,
-        options: SearchOptions = NO_OPTIONS,
-        constraints: Mapping[str, Any] = MappingProxyType({}),
-    ) -> list[list[Translation]]:
+    async def translate(self, request: TranslationRequest) -> list[list[Translation]]:
         """Return the translations of each text, best first.
 
+        Texts of several requests share a batch only if their options are equal.
+
         Args:
-            texts: list of str.
-            n_best: int, most translations per text.
-            alignments: bool. Whether to return the attention weights.
-            timeout: float, seconds; at most and by default the timeout of the service's limits.
-            options: `SearchOptions`. Texts of several requests share a batch only if their options
-                are equal.
-            constraints: The arguments `prefixes`, `suppressed`, `disable_unknown` and `required` of
-                `Translator.translate` that are set, by name.
+            request: `TranslationRequest`. Its timeout is at most, and by default, that of the
+                service's limits.
 
         Raises:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            return await self._translate(texts, n_best, alignments, timeout, options, constraints)
+            return await self._translate(request)
 
-    async def _translate(
-        self,
-        texts: Sequence[str],
-        n_best: int,
-        alignments: bool,
-        timeout: float | None,
-        options: SearchOptions,
-        constraints: Mapping[str, Any],
-    ) -> list[list[Translation]]:
-        self._check(texts)
-        if options is not NO_OPTIONS:
-            self._check_options(options)
-        max_n_best = self.max_n_best
-        if options.beam_size is not None:
-            max_n_best = min(max_n_best, options.beam_size)
-        if not 1 <= n_best <= max_n_best:
-            raise ServiceError(
-                "invalid",
-                f"Argument `n_best` must be from 1 to {max_n_best}. Received: {n_best}",
-                "n_best",
-            )
+    async def _translate(self, request: TranslationRequest) -> list[list[Translation]]:
+        self._check_request(request)
+        texts, options, alignments = request.texts, request.options, request.alignments
         # Reserved before the texts are encoded.
         with self.engine.reserve(len(texts), 0):
-            async with self.engine.deadline(timeout):
+            async with self.engine.deadline(request.timeout):
                 encoded = await self._encode(texts)
+                constraints = request.constraints
                 if constraints:
                     # In a thread: a prefix has many completions.
-                    arguments = texts, encoded, options, constraints
-                    rows = await asyncio.to_thread(self._constraints, *arguments)
+                    rows = await asyncio.to_thread(self._constraints, request, encoded)
                 else:
                     rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
-                    (ids, n_best, alignments, options, row)
+                    _SearchPayload(ids, request.n_best, alignments, options, row)
                     for ids, row in zip(encoded, rows, strict=True)
                     if ids
                 ]
@@ -383,11 +268,29 @@ class TextModel(Model):
         remaining = iter(results)
         return [next(remaining) if ids else [empty_translation(alignments)] for ids in encoded]
 
-    def _check_options(self, options: SearchOptions) -> None:
-        names = [name for name, value in vars(options).items() if value is not None]
-        self._require_options(names)
-        with _argument_errors():
-            options.check(self.translator.manifest, self.max_beam_size)
+    def _check_request(self, request: TranslationRequest) -> None:
+        """Refuse values that the model or the service does not allow, before texts are encoded."""
+        search = self.translator.manifest.search
+        names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
+        constraints = [names.get(name, name) for name in request.constraints]
+        self._require_options([*request.options.values(), *constraints])
+        with argument_errors():
+            request.options.check_values(
+                search.max_steps, search.min_length or 0, self.max_beam_size
+            )
+            request.check_n_best(self.max_n_best)
+        self._check_characters(
+            text=request.texts,
+            prefix=[each or "" for each in request.prefixes or ()],
+            required=["".join(each or ()) for each in request.required or ()],
+        )
+        if len(request.suppressed) > _MAX_SUPPRESSED:
+            raise ServiceError(
+                "too_large",
+                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
+                f"Received: {len(request.suppressed)}",
+                "suppressed",
+            )
 
     def _require_options(self, names: Sequence[str]) -> None:
         """Refuse options that the graph does not have."""
@@ -403,30 +306,13 @@ class TextModel(Model):
                 )
 
     def _constraints(
-        self,
-        texts: Sequence[str],
-        encoded: Sequence[Sequence[int]],
-        options: SearchOptions,
-        constraints: Mapping[str, Any],
+        self, request: TranslationRequest, encoded: Sequence[Sequence[int]]
     ) -> list[Constraints]:
-        """Return the constraints of each text."""
-        names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
-        self._require_options([names.get(name, name) for name in constraints])
-        manifest = self.translator.manifest
-        count = len(constraints.get("suppressed", ()))
-        if count > _MAX_SUPPRESSED:
-            raise ServiceError(
-                "too_large",
-                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
-                f"Received: {count}",
-                "suppressed",
-            )
-        self._check([prefix or "" for prefix in constraints.get("prefixes", ())], "prefix")
-        phrases = constraints.get("required", ())
-        self._check(["".join(each or ()) for each in phrases], "required")
-        with _argument_errors():
-            of_text = text_constraints(self.tokenizer, texts, **constraints)
-            rows = [of_text(index) for index in range(len(texts))]
+        """Return the constraints of each text as ids."""
+        manifest, options = self.translator.manifest, request.options
+        with argument_errors():
+            of_text = text_constraints(self.tokenizer, request.texts, **request.constraints)
+            rows = [of_text(index) for index in range(len(encoded))]
             for row, ids in zip(rows, encoded, strict=True):
                 if ids:
                     limit = options.output_limit(manifest, len(ids))
@@ -458,8 +344,7 @@ class TextModel(Model):
                     f"The model {self.name!r} has no graph that scores targets. Export it again.",
                     "model",
                 )
-            self._check(texts)
-            self._check(targets, "target")
+            self._check_characters(text=texts, target=targets)
             if len(targets) != len(texts):
                 raise ServiceError(
                     "invalid",
@@ -479,7 +364,8 @@ class TextModel(Model):
                                 f"Received: a blank text at index {side.index([])}",
                                 name,
                             )
-                    payloads = [(*pair, alignments) for pair in zip(sources, encoded, strict=True)]
+                    pairs = zip(sources, encoded, strict=True)
+                    payloads = [_ScorePayload(*pair, alignments) for pair in pairs]
                     lengths = [max(len(source), len(target)) for source, target, _ in payloads]
                     costs = [len(source) * len(target) for source, target, _ in payloads]
                     results = await self._run(self._score, payloads, lengths, costs, len(texts))
@@ -534,13 +420,12 @@ class TextModel(Model):
         """
         with self._measure():
             self._check_streams()
-            self._check([text])
-            self._check([prefix or ""], "prefix")
+            self._check_characters(text=[text], prefix=[prefix or ""])
             with self.engine.reserve(1, 0):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
-                    payload = (text, prefix or "", count)
-                    steps = max_output_length(self.translator.manifest.search, len(ids))
+                    payload = _AlternativesPayload(text, prefix or "", count)
+                    steps = self.translator.manifest.search.output_limit(len(ids))
                     cost = len(ids) * steps * count
                     [words] = await self._run(self._alternatives, [payload], [len(ids)], [cost], 1)
             return list(words)
@@ -567,18 +452,11 @@ class TextModel(Model):
                 with self.engine.reserve(1, 0):
                     async with self.engine.deadline():
                         [ids] = await self._encode([text])
-                        limit = max_output_length(self.translator.manifest.search, len(ids))
-                        with _argument_errors():
-                            start = await asyncio.to_thread(
-                                encode_constraints, self.tokenizer, prefix
-                            )
-                            check_prefix(start, limit)
-                        payload = (text, prefix, put, stopped)
-                        cost = len(ids) * limit
+                        payload = _StreamPayload(text, prefix, put, stopped)
+                        cost = len(ids) * self.translator.manifest.search.output_limit(len(ids))
                         await self._run(self._stream, [payload], [len(ids)], [cost], 1)
 
-            self._check([text])
-            self._check([prefix or ""], "prefix")
+            self._check_characters(text=[text], prefix=[prefix or ""])
             task = asyncio.ensure_future(run())
             task.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
@@ -597,24 +475,17 @@ class TextModel(Model):
                 "model",
             )
 
-    def _check(self, texts: Sequence[str], argument: str = "text") -> None:
-        limits = self.engine.limits
-        limits.check_texts(len(texts))
-        for index, text in enumerate(texts):
-            if len(text) > limits.characters:
-                raise ServiceError(
-                    "too_large",
-                    f"Argument `{argument}` must have at most {limits.characters} characters each. "
-                    f"Received: {len(text)} at index {index}",
-                    argument,
-                )
+    def _check_characters(self, **texts: Sequence[str]) -> None:
+        with argument_errors("too_large"):
+            for name, each in texts.items():
+                check_characters(name, each, self.engine.limits.characters)
 
     async def _encode(self, texts: Sequence[str], argument: str = "text") -> list[list[int]]:
         manifest, limit = self.translator.manifest, self.engine.limits.tokens
         longest = manifest.max_source_length
         encode: Callable[[Sequence[str]], list[list[int]]] = self._encode_sources
         if argument == "target":
-            longest, encode = manifest.search.get("max_length"), self._encode_targets
+            longest, encode = manifest.search.max_length, self._encode_targets
         max_length = min(limit, longest or limit)
         try:
             if sum(map(len, texts)) <= _SMALL_TEXTS:
@@ -644,32 +515,30 @@ class TextModel(Model):
         warn_about_unknown("target", encoded)
         return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
+    def _texts(self, tensor: Tensor) -> list[str]:
+        """Return the texts of an input."""
+        if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
+            raise argument_error(
+                tensor.name,
+                "be BYTES of shape [n]",
+                received=f"{tensor.datatype} of shape {list(tensor.data.shape)}",
+            )
+        self.engine.limits.check_texts(tensor.data.size)
+        try:
+            return [item.decode("utf-8") for item in tensor.data]
+        except UnicodeDecodeError as error:
+            raise argument_error(tensor.name, "be UTF-8", received=str(error)) from error
+
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, self.optional_inputs)
-        inputs = {tensor.name: _texts(tensor) for tensor in request.inputs}
-        texts = inputs["text"]
-        constraints: dict[str, Any] = {}
-        if "prefix" in inputs:
-            constraints["prefixes"] = inputs["prefix"]
-        if "required" in inputs:
-            constraints["required"] = [
-                _json_list(text or "[]", "required", (str,)) for text in inputs["required"]
-            ]
-        parameters = request.parameters
-        if parameters:
-            _check_parameter_names(parameters)
-        n_best = get_parameter(parameters, "n_best", (int,), 1)
-        timeout = _timeout(parameters)
-        alignments = get_parameter(parameters, "alignments", (bool,), False)
-        alignments = alignments or any(output.name == "alignment" for output in request.outputs)
-        suppressed = get_parameter(parameters, "suppressed", (str,), None)
-        if suppressed is not None:
-            constraints["suppressed"] = _json_list(suppressed, "suppressed", (str, int))
-        if get_parameter(parameters, "disable_unknown", (bool,), False):
-            constraints["disable_unknown"] = True
-        options = _search_options(parameters)
-        results = await self._translate(texts, n_best, alignments, timeout, options, constraints)
+        check_names("inputs", names, self.inputs, self.optional_inputs)
+        with argument_errors():
+            inputs = {tensor.name: self._texts(tensor) for tensor in request.inputs}
+            translation = TranslationRequest.from_inputs(inputs, request.parameters)
+        texts, n_best = translation.texts, translation.n_best
+        is_requested = any(output.name == "alignment" for output in request.outputs)
+        alignments = translation.alignments or is_requested
+        results = await self._translate(replace(translation, alignments=alignments))
         shape = (len(texts),) if n_best == 1 else (len(texts), n_best)
         translations = np.full(shape, b"", object)
         scores = np.full(shape, _NO_SCORE, np.float32)
@@ -691,51 +560,85 @@ class TextModel(Model):
         return tensors
 
 
-class _SearchJob(_ModelJob):
-    """Search for translations of payloads in batches.
+class _SearchPayload(NamedTuple):
+    """A text to translate; the payloads of a batch have equal options."""
 
-    A payload is `(ids, n_best, alignments, options, constraints)`. All payloads of a batch have
-    equal options.
+    ids: list[int]
+    n_best: int
+    alignments: bool
+    options: SearchOptions
+    constraints: Constraints
+
+
+class _StreamPayload(NamedTuple):
+    """A text to translate piece by piece; `put` gets each piece until `stopped` is set."""
+
+    text: str
+    prefix: str | None
+    put: Callable[[str], object]
+    stopped: threading.Event
+
+
+class _AlternativesPayload(NamedTuple):
+    """A text, the beginning of its translation, and the largest number of words after it."""
+
+    text: str
+    prefix: str
+    max_words: int
+
+
+class _ScorePayload(NamedTuple):
+    """Ids of a text and of its target."""
+
+    source: list[int]
+    target: list[int]
+    alignments: bool
+
+
+class _TextJob(ModelJob):
+    """Base class of the jobs of a text model.
+
+    Args:
+        model: `TextModel`.
     """
-
-    batches_requests = True
 
     def __init__(self, model: TextModel) -> None:
         super().__init__(model)
         self._translator, self._tokenizer = model.translator, model.tokenizer
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        aligned = any(payload[2] for payload in payloads)
-        options: SearchOptions = payloads[0][3]
-        rows = [payload[4] for payload in payloads]
+
+class _SearchJob(_TextJob):
+    """Search for translations, in batches."""
+
+    batches_requests = True
+
+    def _run(self, payloads: Sequence[_SearchPayload]) -> list[Any]:
+        aligned, options = any(payload.alignments for payload in payloads), payloads[0].options
+        rows = [payload.constraints for payload in payloads]
         inputs = {} if options is NO_OPTIONS else options.inputs()
         if any(row is not NO_CONSTRAINTS for row in rows):
             inputs |= constraint_inputs(rows)
-        source = pad([payload[0] for payload in payloads])
+        source = pad([payload.ids for payload in payloads])
         arrays = self._translator.search(source, aligned, inputs=inputs)
         results = []
-        for row, (ids, n_best, alignments, *_) in enumerate(payloads):
-            hypotheses = {
-                name: values[row]
-                for name, values in arrays.items()
-                if alignments or name != "alignments"
-            }
-            with _argument_errors():  # the options leave no output
-                results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
+        for row, payload in enumerate(payloads):
+            outputs = _outputs_of(arrays, row, payload.alignments)
+            with argument_errors():  # the options leave no output
+                results.append(
+                    decode_hypotheses(self._tokenizer, outputs, payload.ids, payload.n_best)
+                )
         return results
 
 
-class _StreamJob(_ModelJob):
-    """Translate one payload `(text, prefix, put, stopped)` and pass each piece to `put`."""
+class _StreamJob(_TextJob):
+    """Translate one text and pass on its pieces."""
 
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator = model.translator
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[_StreamPayload]) -> list[Any]:
         [(text, prefix, put, stopped)] = payloads
+        with argument_errors():  # the prefix is too long, or cannot be spelled
+            stream = self._translator.stream(text, prefix=prefix)
         pieces = []
-        for piece in self._translator.stream(text, prefix=prefix):
+        for piece in stream:
             if stopped.is_set():
                 break
             pieces.append(piece)
@@ -743,239 +646,38 @@ class _StreamJob(_ModelJob):
         return ["".join(pieces)]
 
 
-class _AlternativesJob(_ModelJob):
-    """Return the alternatives for one payload `(text, prefix, count)`."""
+class _AlternativesJob(_TextJob):
+    """Return the alternatives for one prefix."""
 
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator = model.translator
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        with _argument_errors():  # a blank text, or a prefix that is too long
+    def _run(self, payloads: Sequence[_AlternativesPayload]) -> list[Any]:
+        with argument_errors():  # a blank text, or a prefix that is too long
             return [self._translator.alternatives(*payloads[0])]
 
 
-class _ScoreJob(_ModelJob):
-    """Score payloads `(source ids, target ids, alignments)` in batches.
+class _ScoreJob(_TextJob):
+    """Score targets, in batches.
 
     The first batch opens the graph, so that services that score nothing do not need its memory.
     """
 
     batches_requests = True
 
-    def __init__(self, model: TextModel) -> None:
-        super().__init__(model)
-        self._translator, self._tokenizer = model.translator, model.tokenizer
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[_ScorePayload]) -> list[Any]:
         sources, targets, alignments = zip(*payloads, strict=True)
         scorer = self._translator.open_scorer()
         arrays = scorer.score(pad(sources), pad(targets), any(alignments))
-        results = []
-        for row, (source, target, aligned) in enumerate(payloads):
-            outputs = {
-                name: values[row]
-                for name, values in arrays.items()
-                if aligned or name != "alignments"
-            }
-            results.append(decode_score(self._tokenizer, outputs, (source, target)))
-        return results
-
-
-class GraphModel(Model):
-    """Model that runs an ONNX graph on the tensors of a request.
-
-    Args:
-        name: str.
-        version: A number, as a str.
-        engine: `Engine` that runs the model.
-        session: Session of `open_graph`.
-        search: Settings of the search that the graph contains; `None` if it contains none.
-
-    Raises:
-        UnsupportedArtifactError: An input or output of the graph is not a tensor of numbers.
-    """
-
-    platform = "onnxruntime_onnx"
-
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        engine: Engine,
-        session: Any,
-        search: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, version, engine)
-        self.session, self._search = session, search
-        self.inputs = [_tensor_spec(value) for value in session.get_inputs()]
-        self.outputs = [_tensor_spec(value) for value in session.get_outputs()]
-        self._job = _GraphJob(self)
-
-    async def _infer(self, request: InferRequest) -> list[Tensor]:
-        tensors = {tensor.name: tensor for tensor in request.inputs}
-        names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, ())
-        for spec in self.inputs:
-            tensor = tensors[spec.name]
-            shape = tensor.data.shape
-            # A loop over an empty axis crashes onnxruntime and the process.
-            fits = len(shape) == len(spec.shape) and all(
-                received == size or (size == -1 and received > 0)
-                for size, received in zip(spec.shape, shape, strict=True)
-            )
-            if tensor.datatype != spec.datatype or not fits:
-                raise ServiceError(
-                    "invalid",
-                    f"Argument `{spec.name}` must be {spec.datatype} of shape {list(spec.shape)}, "
-                    "where -1 is any length of at least 1. "
-                    f"Received: {tensor.datatype} of shape {list(shape)}",
-                    spec.name,
-                )
-        outputs = [each.name for each in request.outputs] or [spec.name for spec in self.outputs]
-        feeds = {name: np.asarray(tensor.data, order="C") for name, tensor in tensors.items()}
-        size, limit = sum(array.size for array in feeds.values()), self.engine.limits.queued_tokens
-        if size > limit:
-            raise ServiceError(
-                "too_large",
-                f"Argument `inputs` must have at most {limit} numbers. Received: {size}",
-            )
-        payloads, costs = [(feeds, outputs)], [size]
-        if self._search is not None:
-            payloads, costs = self._split_search(self._search, feeds, outputs)
-        lengths = [sum(array.size for array in inputs.values()) for inputs, _ in payloads]
-        async with self.engine.deadline(_timeout(request.parameters)):
-            results = await self._run(self._job, payloads, lengths, costs)
-        datatypes = {spec.name: spec.datatype for spec in self.outputs}
         return [
-            Tensor(name, datatypes[name], _join([arrays[name] for arrays in results]))
-            for name in outputs
-        ]
-
-    def _split_search(
-        self, search: Mapping[str, Any], feeds: Mapping[str, NDArray[Any]], outputs: list[str]
-    ) -> tuple[list[tuple[dict[str, NDArray[Any]], list[str]]], list[int]]:
-        """Return payloads of few rows and their costs, so that others need not wait for long.
-
-        Raises:
-            ServiceError: "invalid" if the inputs differ in rows, "too_large" if the attention
-                weights would be too many.
-        """
-        rows, width = feeds[TRANSLATE.inputs[0].name].shape
-        for name, array in feeds.items():
-            if len(array) != rows:
-                raise ServiceError(
-                    "invalid",
-                    f"Argument `{name}` must have as many rows as the source, {rows}. "
-                    f"Received: {len(array)}",
-                    name,
-                )
-        steps = max_output_length({**search, "max_length_ratio": None}, width)
-        weights = rows * num_returned(search) * steps * width
-        if "alignments" in outputs and weights > MAX_NUMBERS:
-            raise ServiceError(
-                "too_large",
-                f"Argument `outputs` is limited to {MAX_NUMBERS} attention weights. Name the other "
-                f"outputs only, or send fewer or shorter rows. Received: {weights} weights",
-                "outputs",
-            )
-        cost = width * max_output_length(search, width) * num_hypotheses(search)
-        step = rows if rows * cost <= BATCH_COST else max(1, BATCH_COST // cost)
-        starts = range(0, rows, step)
-        payloads = [
-            ({name: array[start : start + step] for name, array in feeds.items()}, outputs)
-            for start in starts
-        ]
-        return payloads, [cost * min(step, rows - start) for start in starts]
-
-
-class _GraphJob(_ModelJob):
-    """Run a graph on payloads `(arrays by input name, output names)`, one request at a time."""
-
-    def __init__(self, model: GraphModel) -> None:
-        super().__init__(model)
-        self._session, self._timeout = model.session, model.engine.limits.timeout
-
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        return [
-            run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
+            decode_score(self._tokenizer, _outputs_of(arrays, row, payload.alignments), payload[:2])
+            for row, payload in enumerate(payloads)
         ]
 
 
-def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join the rows of one output of several runs.
-
-    Raises:
-        ServiceError: "unprocessable" if the artifact is not a valid search.
-    """
-    if len({array.shape[1:] for array in arrays}) > 1:
-        shapes = [array.shape for array in arrays]
-        message = f"The model failed: its runs return different shapes. Received: {shapes!r:.200}"
-        raise ServiceError("unprocessable", message)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def get_parameter(
-    parameters: Mapping[str, Any], name: str, types: tuple[type, ...], default: Any
-) -> Any:
-    """Return a parameter of a request after a check of its type.
-
-    Raises:
-        ServiceError: "invalid".
-    """
-    value = parameters.get(name, default)
-    if value is default:
-        return default
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        expected = " or ".join(kind.__name__ for kind in types)
-        raise ServiceError(
-            "invalid", f"Argument `{name}` must be {expected}. Received: {value!r:.80}", name
-        )
-    return value
-
-
-def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return the parameter `timeout` in seconds. Requests have it in microseconds, as in Triton."""
-    microseconds = get_parameter(parameters, "timeout", (int,), None)
-    if microseconds is None:
-        return None
-    if not 1 <= microseconds < 2**63:
-        raise ServiceError(
-            "invalid",
-            "Argument `timeout` must be from 1 to 2**63 - 1 microseconds. "
-            f"Received: {reprlib.repr(microseconds)}",
-            "timeout",
-        )
-    return float(microseconds / 1e6)
-
-
-def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
-    """Return the search options among the parameters of a request.
-
-    A number with a fraction may also be a str, because Triton's gRPC client refuses floats.
-    """
-    values = {}
-    for name in parameters.keys() & {*SETTINGS}:
-        if RANGES[name].kind is int:
-            values[name] = get_parameter(parameters, name, (int,), None)
-            continue
-        value = get_parameter(parameters, name, (int, float, str), None)
-        try:
-            values[name] = float(value)
-        except (ValueError, OverflowError) as error:
-            raise ServiceError(
-                "invalid", f"Argument `{name}` must be a number. Received: {value!r:.80}", name
-            ) from error
-    return SearchOptions(**values) if values else NO_OPTIONS
-
-
-def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
-    """Refuse unknown parameters, such as a misspelled option."""
-    for name in parameters:
-        if name not in PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
-            name = name.encode("ascii", "backslashreplace").decode()
-            message = f"Argument `{name:.80}` is unknown. Use only {sorted(PARAMETERS)}."
-            raise ServiceError("invalid", message, name)
+def _outputs_of(
+    arrays: Mapping[str, NDArray[Any]], row: int, alignments: bool
+) -> dict[str, NDArray[Any]]:
+    """Return one row of each output, without the alignments if its request needs none."""
+    names = [name for name in arrays if alignments or name != "alignments"]
+    return {name: arrays[name][row] for name in names}
 
 
 def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[Any]) -> None:
@@ -984,39 +686,6 @@ def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[An
         for column, hypothesis in enumerate(hypotheses):
             if hypothesis.alignment is not None:
                 row[column] = as_json(json_array(hypothesis.alignment))
-
-
-def _texts(tensor: Tensor) -> list[str]:
-    """Return the texts of an input."""
-    if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
-        raise ServiceError(
-            "invalid",
-            f"Argument `{tensor.name}` must be BYTES of shape [n]. "
-            f"Received: {tensor.datatype} of shape {list(tensor.data.shape)}",
-            tensor.name,
-        )
-    try:
-        return [item.decode("utf-8") for item in tensor.data]
-    except UnicodeDecodeError as error:
-        raise ServiceError(
-            "invalid", f"Argument `{tensor.name}` must be UTF-8. Received: {error}", tensor.name
-        ) from error
-
-
-def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
-    """Return a JSON list of items of these types, from a parameter or an item of an input."""
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
-        items = None
-    if not isinstance(items, list) or not {type(item) for item in items} <= {*types}:
-        expected = " or ".join(kind.__name__ for kind in types)
-        raise ServiceError(
-            "invalid",
-            f"Argument `{name}` must be a JSON list of {expected}. Received: {text!r:.80}",
-            name,
-        )
-    return items
 
 
 def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -1033,44 +702,6 @@ def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-@contextlib.contextmanager
-def _argument_errors() -> Iterator[None]:
-    """Raise an `ArgumentError` of the block as a `ServiceError` with the name of the argument."""
-    try:
-        yield
-    except ArgumentError as error:
-        name = "prefix" if error.name == "prefixes" else error.name
-        message = str(error).replace("`prefixes`", "`prefix`")
-        raise ServiceError("invalid", message, name) from error
-
-
-def _check_names(
-    argument: str,
-    names: Sequence[str],
-    specs: Sequence[TensorSpec],
-    optional: Sequence[TensorSpec] | None = None,
-) -> None:
-    """Refuse unknown and duplicate names.
-
-    With a list of `optional` specs, all names of `specs` must be present.
-    """
-    required = [spec.name for spec in specs]
-    expected = [*required, *(spec.name for spec in optional or ())]
-    if len(set(names)) < len(names) or not set(names) <= set(expected):
-        raise ServiceError(
-            "invalid",
-            f"Argument `{argument}` must have names of {expected}, each at most once. "
-            f"Received: {names!r:.200}",
-            argument,
-        )
-    if optional is not None and not set(required) <= set(names):
-        raise ServiceError(
-            "invalid",
-            f"Argument `{argument}` must have the names {required}. Received: {names!r:.200}",
-            argument,
-        )
-
-
 def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
     """Refuse a response with too many attention weights."""
     count = sum(alignment.size for alignment in alignments if alignment is not None)
@@ -1083,11 +714,28 @@ def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
         )
 
 
-def _tensor_spec(value: Any) -> TensorSpec:
-    """Return the spec of an input or output of an onnxruntime session."""
-    if value.type not in _ONNX_DATATYPES:
-        raise UnsupportedArtifactError(
-            f"{value.name!r}: expected one of {sorted(_ONNX_DATATYPES)}. Received: {value.type}"
+def check_names(
+    argument: str,
+    names: Sequence[str],
+    specs: Sequence[TensorSpec],
+    optional: Sequence[TensorSpec] | None = None,
+) -> None:
+    """Refuse unknown names; `protocol.checked_request` has refused duplicate ones.
+
+    With a list of `optional` specs, all names of `specs` must be present.
+    """
+    required = [spec.name for spec in specs]
+    expected = [*required, *(spec.name for spec in optional or ())]
+    if not set(names) <= set(expected):
+        raise ServiceError(
+            "invalid",
+            f"Argument `{argument}` must have names of {expected}, each at most once. "
+            f"Received: {names!r:.200}",
+            argument,
         )
-    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return TensorSpec(value.name, _ONNX_DATATYPES[value.type], shape)
+    if optional is not None and not set(required) <= set(names):
+        raise ServiceError(
+            "invalid",
+            f"Argument `{argument}` must have the names {required}. Received: {names!r:.200}",
+            argument,
+        )

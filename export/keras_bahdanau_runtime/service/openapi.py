@@ -1,21 +1,19 @@
-"""HTTP endpoints and the OpenAPI document that describes them.
-
-FastAPI writes the document at its first request. Importing FastAPI takes longer than opening a
-model, and no other request needs it.
-"""
+"""HTTP endpoints and the OpenAPI document that describes them."""
 
 import functools
+import http
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.service.schemas import ErrorResponse
+from keras_bahdanau_runtime.version import __version__
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -52,6 +50,17 @@ LOAD = {
     "type": "object",
     "properties": {"parameters": {"type": "object", "maxProperties": 0}},
 }
+_SCHEMAS = "#/components/schemas/{model}"
+_DOCS = """<!DOCTYPE html>
+<title>keras_bahdanau</title>
+<meta name="viewport" content="width=device-width, initial-scale=1.0">
+<link rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css">
+<div id="swagger-ui"></div>
+<script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true});
+</script>
+"""
 
 
 @dataclass(frozen=True)
@@ -79,27 +88,21 @@ class Endpoint:
 
 
 def document_endpoints(
-    endpoints: Sequence[Endpoint], error_statuses: Collection[int], version: str
+    endpoints: Sequence[Endpoint], error_statuses: Collection[int]
 ) -> list[Endpoint]:
     """Return the endpoints `/openapi.json`, and `/docs` for people.
 
     Args:
         endpoints: The endpoints that the document describes.
         error_statuses: HTTP statuses of error responses.
-        version: str, of the package.
     """
-
-    @functools.cache
-    def app() -> Any:
-        return _fastapi_app(endpoints, error_statuses, version)
+    document = functools.cache(lambda: _document(endpoints, error_statuses))
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(app().openapi())
+        return JSONResponse(document())
 
     async def docs(request: Request) -> Response:
-        module = require("fastapi.openapi.docs", extra="serve")
-        page = module.get_swagger_ui_html(openapi_url="/openapi.json", title=app().title)
-        return HTMLResponse(page.body)
+        return HTMLResponse(_DOCS)
 
     return [
         Endpoint("GET", "/openapi.json", openapi, "This document"),
@@ -107,37 +110,43 @@ def document_endpoints(
     ]
 
 
-def _fastapi_app(
-    endpoints: Sequence[Endpoint], error_statuses: Collection[int], version: str
-) -> Any:
-    """Return a FastAPI application that only writes the document and answers no request."""
-    errors = {status: {"model": ErrorResponse} for status in sorted(error_statuses)}
-    app = require("fastapi", extra="serve").FastAPI(
-        title="keras_bahdanau", version=version, responses=errors
+def _document(endpoints: Sequence[Endpoint], error_statuses: Collection[int]) -> dict[str, Any]:
+    """Return the OpenAPI document; arguments as for `document_endpoints`."""
+    models = dict.fromkeys(each.response or ErrorResponse for each in endpoints)
+    _, schemas = models_json_schema(
+        [(model, "serialization") for model in models], ref_template=_SCHEMAS
     )
+    errors = {str(each): _response(each, [JSON], ErrorResponse) for each in sorted(error_statuses)}
+    paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        extra: dict[str, Any] = {
+        method, schema = endpoint.method.lower(), endpoint.request
+        operation: dict[str, Any] = {
+            "summary": endpoint.summary,
+            "operationId": re.sub(
+                r"\W", "_", f"{endpoint.function.__name__}{endpoint.path}_{method}"
+            ),
             "parameters": [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in re.findall(r"{(\w+)}", endpoint.path)
-            ]
+                {"name": part, "in": "path", "required": True, "schema": {"type": "string"}}
+                for part in re.findall(r"{(\w+)}", endpoint.path)
+            ],
+            "responses": {"200": _response(200, endpoint.media, endpoint.response), **errors},
         }
-        schema = endpoint.request
         if schema is not None:
             if not isinstance(schema, Mapping):
                 schema = schema.model_json_schema()
-            body = {JSON: {"schema": schema}}
-            extra["requestBody"] = {"content": body, "required": "required" in schema}
-        success: dict[str, Any] = {"content": {media: {"schema": {}} for media in endpoint.media}}
-        if endpoint.response is not None:
-            success = {"model": endpoint.response}
-        app.add_api_route(
-            endpoint.path,
-            endpoint.function,
-            methods=[endpoint.method],
-            summary=endpoint.summary,
-            response_class=JSONResponse if JSON in endpoint.media else Response,
-            responses={200: success},
-            openapi_extra=extra,
-        )
-    return app
+            content = {JSON: {"schema": schema}}
+            operation["requestBody"] = {"content": content, "required": "required" in schema}
+        paths.setdefault(endpoint.path, {})[method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "keras_bahdanau", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
+    }
+
+
+def _response(status: int, media: Sequence[str], model: type[BaseModel] | None) -> dict[str, Any]:
+    """Return the description of a response; of any content if `model` is `None`."""
+    schema = {"$ref": _SCHEMAS.format(model=model.__name__)} if model else {}
+    content = {each: {"schema": schema} for each in media}
+    return {"description": http.HTTPStatus(status).phrase, "content": content}

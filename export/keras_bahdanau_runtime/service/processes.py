@@ -17,7 +17,8 @@ from prometheus_client import multiprocess
 
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
-from keras_bahdanau_runtime.service.server import Settings, bind, listen, serve
+from keras_bahdanau_runtime.service.server import bind, listen, serve
+from keras_bahdanau_runtime.service.settings import Settings
 from keras_bahdanau_runtime.session import available_cores
 
 logger = logging.getLogger("keras_bahdanau_runtime")

@@ -5,19 +5,18 @@ lengths and counts in a request are checked before memory is allocated for them.
 """
 
 import functools
-import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.checks import unique_keys
+from keras_bahdanau_runtime.checks import parse_json
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.version import __version__
 
@@ -130,18 +129,20 @@ class InferResponse:
 
 
 class TensorHeader(NamedTuple):
-    """Name, datatype and shape of a tensor in a request; created by `check_header`.
+    """A tensor in a request without its data; created by `check_header`.
 
     Args:
         name: str.
         datatype: str, a name of `DATATYPES`.
         shape: tuple of int, at least 0.
+        parameters: As for `Tensor`.
         path: str, the position in the request, for messages.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    parameters: dict[str, Any]
     path: str
 
     @property
@@ -154,6 +155,10 @@ class TensorHeader(NamedTuple):
         """Number of items."""
         return math.prod(self.shape)
 
+    def with_data(self, array: NDArray[Any]) -> Tensor:
+        """Return the tensor with the items of an array."""
+        return Tensor(self.name, self.datatype, array.reshape(self.shape), self.parameters)
+
 
 @functools.cache
 def server_metadata() -> dict[str, Any]:
@@ -165,21 +170,24 @@ def server_metadata() -> dict[str, Any]:
     }
 
 
-def check_header(name: Any, datatype: Any, shape: Any, path: str) -> TensorHeader:
-    """Check the name, datatype and shape of a tensor in a request.
+def check_header(
+    name: Any, datatype: Any, shape: Any, parameters: dict[str, Any], path: str
+) -> TensorHeader:
+    """Check a tensor in a request without its data.
 
     Args:
         name: Must be a str.
         datatype: Must be a name of `DATATYPES`.
         shape: Must be a list of int.
+        parameters: Must not be for shared memory or classification.
         path: Position in the request, for messages.
 
     Raises:
-        ServiceError: "invalid".
+        ServiceError: "invalid", or "unsupported" for the parameters.
 
     Example:
 
-    >>> check_header("x", "INT8", [2, 3], "inputs[0]").size
+    >>> check_header("x", "INT8", [2, 3], {}, "inputs[0]").size
     6
     """
     if type(datatype) is not str or datatype not in DATATYPES:
@@ -193,7 +201,9 @@ def check_header(name: Any, datatype: Any, shape: Any, path: str) -> TensorHeade
     ):
         expected = f"be a list of at most {_MAX_AXES} ints of at least 0, {_MAX_ITEMS} items in all"
         refuse(f"{path}.shape", expected, shape)
-    return TensorHeader(check_str(name, f"{path}.name"), datatype, tuple(shape), path)
+    name = check_str(name, f"{path}.name")
+    _check_parameters(parameters, path)
+    return TensorHeader(name, datatype, tuple(shape), parameters, path)
 
 
 def check_str(value: Any, argument: str) -> str:
@@ -211,16 +221,8 @@ def check_str(value: Any, argument: str) -> str:
     refuse(argument, "be a str without lone surrogates", value)
 
 
-def check_parameters(parameters: Mapping[str, Any], path: str) -> None:
-    """Refuse parameters for shared memory and classification.
-
-    Args:
-        parameters: Parameters of an input or a requested output.
-        path: Position in the request, for messages.
-
-    Raises:
-        ServiceError: "unsupported".
-    """
+def _check_parameters(parameters: Mapping[str, Any], path: str) -> None:
+    """Refuse parameters of an input or output for shared memory and classification."""
     for name in _UNSUPPORTED_PARAMETERS:
         if name in parameters:
             argument = f"{path}.parameters.{name}"
@@ -231,33 +233,40 @@ def check_parameters(parameters: Mapping[str, Any], path: str) -> None:
             raise ServiceError("unsupported", message, argument)
 
 
-def check_distinct(request: InferRequest) -> None:
-    """Refuse a request in which two inputs or two outputs have the same name.
+def checked_request(
+    inputs: list[Tensor], outputs: list[RequestedOutput], id: str, parameters: dict[str, Any]
+) -> InferRequest:
+    """Return the request with these parts; arguments as for `InferRequest`.
 
     Raises:
-        ServiceError: "invalid".
+        ServiceError: "invalid" if two inputs or two outputs have the same name, "unsupported" for
+            a parameter of an output.
     """
-    for side in ("inputs", "outputs"):
-        names = [each.name for each in getattr(request, side)]
+    for index, output in enumerate(outputs):
+        _check_parameters(output.parameters, f"outputs[{index}]")
+    for side, names in (
+        ("inputs", [tensor.name for tensor in inputs]),
+        ("outputs", [output.name for output in outputs]),
+    ):
         if len(set(names)) < len(names):
             refuse(side, "have different names", names)
+    return InferRequest(inputs, outputs, id, parameters)
 
 
-def tensor_from_bytes(header: TensorHeader, raw: bytes, parameters: dict[str, Any]) -> Tensor:
+def tensor_from_bytes(header: TensorHeader, raw: bytes) -> Tensor:
     r"""Return a tensor from raw bytes in the layout of Triton's binary tensor extension.
 
     Args:
         header: Created by `check_header`.
         raw: bytes; each item of BYTES is preceded by its length in 4 bytes.
-        parameters: Parameters of the tensor.
 
     Raises:
         ServiceError: "invalid".
 
     Example:
 
-    >>> header = TensorHeader("x", "BYTES", (1,), "")
-    >>> tensor_from_bytes(header, b"\x02\x00\x00\x00ab", {}).data.tolist()
+    >>> header = check_header("x", "BYTES", [1], {}, "")
+    >>> tensor_from_bytes(header, b"\x02\x00\x00\x00ab").data.tolist()
     [b'ab']
     """
     if header.datatype == "BYTES":
@@ -270,23 +279,22 @@ def tensor_from_bytes(header: TensorHeader, raw: bytes, parameters: dict[str, An
         if header.datatype == "BOOL" and raw.count(0) + raw.count(1) < length:
             refuse(header.path, "have only bytes 0 and 1, for BOOL", raw[:8])
         array = np.frombuffer(raw, header.dtype)
-    return Tensor(header.name, header.datatype, array.reshape(header.shape), parameters)
+    return header.with_data(array)
 
 
-def tensor_from_list(header: TensorHeader, items: list[Any], parameters: dict[str, Any]) -> Tensor:
+def tensor_from_list(header: TensorHeader, items: list[Any]) -> Tensor:
     """Return a tensor from a flat list of its items in row-major order.
 
     Args:
         header: Created by `check_header`.
         items: list of int, float or bool; list of bytes for BYTES.
-        parameters: Parameters of the tensor.
 
     Raises:
         ServiceError: "invalid".
 
     Example:
 
-    >>> tensor_from_list(TensorHeader("x", "INT8", (2, 1), ""), [3, 4], {}).data.tolist()
+    >>> tensor_from_list(check_header("x", "INT8", [2, 1], {}, ""), [3, 4]).data.tolist()
     [[3], [4]]
     """
     if len(items) != header.size:
@@ -297,7 +305,7 @@ def tensor_from_list(header: TensorHeader, items: list[Any], parameters: dict[st
             array = np.array(items, header.dtype)
     except OverflowError:
         refuse(f"{header.path}.data", f"contain numbers of {header.datatype}", items)
-    return Tensor(header.name, header.datatype, array.reshape(header.shape), parameters)
+    return header.with_data(array)
 
 
 def raw_bytes(tensor: Tensor) -> bytes:
@@ -328,13 +336,13 @@ def parse_rest(body: bytes, json_length: int | None) -> InferRequest:
     end = len(body) if json_length is None else json_length
     if not 0 <= end <= len(body):
         refuse(_HEADER_FIELD, f"be at most {len(body)}, the bytes of the body", end)
-    document = parse_json(body[:end])
+    document = parse_object(body[:end])
     inputs = []
     for index, entry in enumerate(_objects(document.get("inputs"), "inputs")):
         path = f"inputs[{index}]"
-        header = check_header(entry.get("name"), entry.get("datatype"), entry.get("shape"), path)
         parameters = _parameters(entry, path)
-        check_parameters(parameters, path)
+        name, datatype, shape = map(entry.get, ("name", "datatype", "shape"))
+        header = check_header(name, datatype, shape, parameters, path)
         if "binary_data_size" in parameters:
             size = parameters.pop("binary_data_size")
             if type(size) is not int or not 0 <= size <= len(body) - end:
@@ -342,20 +350,17 @@ def parse_rest(body: bytes, json_length: int | None) -> InferRequest:
                 refuse(f"{path}.parameters.binary_data_size", expected, size)
             if "data" in entry:
                 refuse(f"{path}.data", "be left out if `binary_data_size` is set", entry["data"])
-            inputs.append(tensor_from_bytes(header, body[end : end + size], parameters))
+            inputs.append(tensor_from_bytes(header, body[end : end + size]))
             end += size
         else:
-            inputs.append(_tensor_from_json(header, entry.get("data"), parameters))
+            inputs.append(_tensor_from_json(header, entry.get("data")))
     if end < len(body):
         refuse("body", f"end with the inputs, after {end} bytes", f"{len(body)} bytes")
     outputs = _requested_outputs(document)
     id = document.get("id")
-    request = InferRequest(
-        inputs, outputs, "" if id is None else check_str(id, "id"), _parameters(document)
-    )
-    _check_bool(request.parameters, "binary_data_output")
-    check_distinct(request)
-    return request
+    parameters = _parameters(document)
+    _check_bool(parameters, "binary_data_output")
+    return checked_request(inputs, outputs, "" if id is None else check_str(id, "id"), parameters)
 
 
 def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
@@ -388,7 +393,7 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
     if spec.datatype == "BYTES":
         for axis in free:
             shape[axis] = 1
-        tensor = tensor_from_list(check_header(spec.name, "BYTES", shape, spec.name), [body], {})
+        tensor = tensor_from_list(check_header(spec.name, "BYTES", shape, {}, spec.name), [body])
     else:
         if len(free) == 2 and free[0] == 0:
             shape[free.pop(0)] = 1
@@ -402,8 +407,8 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
         for axis in free:
             shape[axis] = 1
             shape[axis] = len(body) // max(1, math.prod(shape) * DATATYPES[spec.datatype].itemsize)
-        header = check_header(spec.name, spec.datatype, shape, spec.name)
-        tensor = tensor_from_bytes(header, body, {})
+        header = check_header(spec.name, spec.datatype, shape, {}, spec.name)
+        tensor = tensor_from_bytes(header, body)
     return InferRequest([tensor], [], parameters={"binary_data_output": True})
 
 
@@ -504,7 +509,6 @@ def _requested_outputs(document: Mapping[str, Any]) -> list[RequestedOutput]:
     for index, entry in enumerate(_objects(document["outputs"], "outputs")):
         path = f"outputs[{index}]"
         parameters = _parameters(entry, path)
-        check_parameters(parameters, path)
         _check_bool(parameters, "binary_data", path)
         outputs.append(RequestedOutput(check_str(entry.get("name"), f"{path}.name"), parameters))
     return outputs
@@ -533,7 +537,7 @@ def _check_bool(parameters: Mapping[str, Any], name: str, path: str = "") -> Non
         refuse(f"{path}.parameters.{name}".lstrip("."), "be a bool", parameters[name])
 
 
-def _tensor_from_json(header: TensorHeader, data: Any, parameters: dict[str, Any]) -> Tensor:
+def _tensor_from_json(header: TensorHeader, data: Any) -> Tensor:
     """Return a tensor whose data is a JSON list, flat or nested as its shape."""
     argument, kind = f"{header.path}.data", header.dtype.kind
     if type(data) is not list:
@@ -546,7 +550,7 @@ def _tensor_from_json(header: TensorHeader, data: Any, parameters: dict[str, Any
             items = [item.encode() for item in items]
         except UnicodeEncodeError:
             refuse(argument, "contain str without lone surrogates", data)
-    tensor = tensor_from_list(header, items, parameters)
+    tensor = tensor_from_list(header, items)
     if kind == "f" and not np.isfinite(tensor.data).all():
         refuse(argument, f"contain numbers of {header.datatype}", data)
     return tensor
@@ -593,8 +597,8 @@ def _json_data(tensor: Tensor) -> Any:
     raise ServiceError("unprocessable", message)
 
 
-def parse_json(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object, which must have different keys and finite numbers.
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Parse the JSON object in a body.
 
     Raises:
         ServiceError: "invalid", or "too_large" for too many values.
@@ -609,20 +613,13 @@ def parse_json(text: bytes) -> dict[str, Any]:
             "body",
         )
     try:
-        document = _DECODER.decode(str(text, "utf-8"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(str(text, "utf-8"), constants=False)
+    except ValueError as error:
         message = f"The body must be a JSON object in UTF-8. Received: {error}"
         raise ServiceError("invalid", message, "body") from error
     if type(document) is not dict:
         refuse("body", "be a JSON object", document)
     return document
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique_keys)
 
 
 def as_json(value: Any) -> bytes:

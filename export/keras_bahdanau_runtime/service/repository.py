@@ -19,7 +19,8 @@ from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.manifest import Manifest, is_run, read_unreplaced
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.models import GraphModel, Model, TextModel
+from keras_bahdanau_runtime.service.graph_model import GraphModel
+from keras_bahdanau_runtime.service.models import Model, TextModel
 from keras_bahdanau_runtime.session import CPU, available_cores, open_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.translator import Translator

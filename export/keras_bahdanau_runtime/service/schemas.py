@@ -6,12 +6,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.request import NO_OPTIONS, TranslationRequest, unknown_argument
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.search_settings import SearchSettings
-from keras_bahdanau_runtime.service.engine import Limits
-from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
-from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
-from keras_bahdanau_runtime.service.protocol import parse_json
+from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, argument_errors, refuse
+from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES
+from keras_bahdanau_runtime.service.protocol import parse_object
+from keras_bahdanau_runtime.service.settings import Limits
 
 
 def _check_encodable(text: str) -> str:
@@ -22,7 +23,6 @@ def _check_encodable(text: str) -> str:
 
 _Text = Annotated[str, AfterValidator(_check_encodable)]
 RequestBody = TypeVar("RequestBody", bound="_TextBody")
-_CONSTRAINTS = {"prefix", "required", "suppressed", "disable_unknown"}
 
 
 class _Body(BaseModel):
@@ -121,26 +121,21 @@ class TranslateRequest(_OptionsBody):  # type: ignore[misc]
         "texts, a list with one for each",
     )
 
-    @property
-    def options(self) -> SearchOptions:
-        """The options of the search."""
+    def to_request(self) -> TranslationRequest:
+        """Return the request; raises as `for_each_text`."""
         names = self.model_fields_set & _OPTIONS.keys()
-        return (
-            SearchOptions(**{name: getattr(self, name) for name in names}) if names else NO_OPTIONS
+        options = SearchOptions(**{name: getattr(self, name) for name in names})
+        return TranslationRequest(
+            texts=self.texts,
+            n_best=self.n_best,
+            alignments=self.alignments,
+            timeout=self.timeout,
+            options=options if names else NO_OPTIONS,
+            prefixes=self.for_each_text("prefix"),
+            suppressed=self.suppressed,
+            disable_unknown=self.disable_unknown,
+            required=self.for_each_text("required"),
         )
-
-    @property
-    def constraints(self) -> dict[str, Any]:
-        """The constraints that are set, with the names of `Translator.translate`."""
-        if not self.model_fields_set & _CONSTRAINTS:
-            return {}
-        values = {
-            "prefixes": self.for_each_text("prefix"),
-            "required": self.for_each_text("required"),
-            "suppressed": self.suppressed,
-            "disable_unknown": self.disable_unknown,
-        }
-        return {name: value for name, value in values.items() if value}
 
 
 class ScoreRequest(_TextsBody):
@@ -260,12 +255,11 @@ def parse_request(body: bytes, schema: type[RequestBody], limits: Limits) -> Req
     >>> parse_request(b'{"text": "a man", "n_best": 2}', TranslateRequest, Limits()).n_best
     2
     """
-    document = parse_json(body)
+    document = parse_object(body)
     for name in document:
         if name not in schema.model_fields:
-            name = name.encode("ascii", "backslashreplace").decode()
-            message = f"Argument `{name:.80}` is unknown. Use only {[*schema.model_fields]}."
-            raise ServiceError("unprocessable", message, name)
+            with argument_errors("unprocessable"):
+                raise unknown_argument(name, [*schema.model_fields])
     if type(document.get("text")) is list:
         limits.check_texts(len(document["text"]))  # before each of them is validated
     try:

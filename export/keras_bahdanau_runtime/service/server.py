@@ -9,107 +9,24 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.service.engine import Engine, Limits
+from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.service.settings import Settings
 from keras_bahdanau_runtime.session import release_memory
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 _RESERVED_FILES = 64  # descriptors kept free to open artifacts and to listen
 _MIN_CONNECTIONS = 8
 _MACOS_MAX_FILES = 10_240  # descriptors of a process, even if its limit is infinite
 _FLUSH_SECONDS = 1.0  # for responses that are computed but not sent yet
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a service.
-
-    Args:
-        sources: Folders by model name; see `Repository`.
-        host: Address to listen on.
-        port: HTTP port; 0 for any free port.
-        grpc_port: gRPC port; 0 for any free port, `None` for no gRPC.
-        api_key_file: File with the API keys, one per line.
-        no_auth: bool. Whether other machines may connect without keys.
-        tls_certificate: File of the certificate chain for HTTP and gRPC; requires `tls_key`.
-        tls_key: File of the certificate's key.
-        watch: float, seconds between two checks for replaced artifacts; 0 for none.
-        grace: float, seconds for accepted work after SIGTERM.
-        log_format: "text" or "json".
-        max_wait: float, seconds; as for `Engine`.
-        batch_size: int; as for `Engine`.
-        parallel_batches: int; as for `Engine`.
-        model_threads: int; as for `Repository`.
-        megabytes: float; as for `Translator`.
-        limits: `Limits`.
-        processes: int, processes that share the port and the cores; see `processes.supervise`.
-
-    Raises:
-        ValueError: A value is out of range, the address is not local and there are neither keys nor
-            `no_auth`, or the TLS files are not a certificate and its unencrypted key.
-    """
-
-    sources: Mapping[str, Path]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    grpc_port: int | None = 8001
-    api_key_file: Path | None = None
-    no_auth: bool = False
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    watch: float = 0.0
-    grace: float = 30.0
-    log_format: str = "text"
-    max_wait: float = 0.005
-    batch_size: int = 12
-    parallel_batches: int | None = None
-    model_threads: int | None = None
-    megabytes: float | None = 1024.0
-    limits: Limits = field(default_factory=Limits)
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.sources:
-            raise argument_error("sources", "name an artifact", received="none")
-        if self.host not in _LOCAL_HOSTS and self.api_key_file is None and not self.no_auth:
-            raise argument_error(
-                "host",
-                f"be one of {_LOCAL_HOSTS} without keys",
-                received=(
-                    f"{self.host!r}. Pass api_key_file, or no_auth=True if a proxy or a firewall "
-                    "controls access."
-                ),
-            )
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise argument_error(
-                ("tls_certificate", "tls_key"), "be passed together", received="one of them"
-            )
-        if self.tls_certificate is not None and self.tls_key is not None:
-            _check_certificate(self.tls_certificate, self.tls_key)
-        if self.log_format not in ("text", "json"):
-            raise argument_error("log_format", 'be "text" or "json"', self.log_format)
-        check_positive(batch_size=self.batch_size, processes=self.processes)
-        for name in ("watch", "grace", "max_wait"):
-            check_range(name, getattr(self, name), float, 0)
-        for name in ("port", "grpc_port"):
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), int, 0, 65535)
-        if self.processes > 1 and self.grpc_port == 0:
-            raise argument_error(
-                "grpc_port", "be a number, or None, with several processes", received="0"
-            )
 
 
 @dataclass
@@ -361,19 +278,6 @@ def _read_keys(path: Path) -> Any:
     from keras_bahdanau_runtime.service.middleware import ApiKeys
 
     return ApiKeys.read(path)
-
-
-def _check_certificate(certificate: Path, key: Path) -> None:
-    """Raise a `ValueError` unless the files are a certificate chain and its unencrypted key."""
-    try:
-        # With an empty password OpenSSL does not prompt for one in the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        raise argument_error(
-            ("tls_certificate", "tls_key"),
-            "be PEM files of a certificate chain and of its key, not encrypted",
-            received=f"{certificate} and {key}, {error}",
-        ) from error
 
 
 def _grpc_credentials(settings: Settings) -> Any:

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,12 @@ from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_err
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
 from keras_bahdanau_runtime.operators import remove_defaults
-from keras_bahdanau_runtime.pictures.page import translator_page
+from keras_bahdanau_runtime.pictures.page import PAGE_SETTINGS, translator_page
 from keras_bahdanau_runtime.session import read_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     OPTIONS,
     TOKENIZER_FILE,
-    num_hypotheses,
-    num_returned,
 )
 from keras_bahdanau_runtime.translation import load_tokenizer
 
@@ -45,8 +43,6 @@ _RUNTIME_HASHES = {
 }
 _FOLDER = Path(__file__).parent
 _INDEX, _OFFLINE, _FILES = "index.html", "offline.js", "files"
-# Options of a search that the page can set.
-_SETTINGS = ("beam_size", "length_penalty")
 _PREFIX = ("prefix", "completions")
 # The page loads nothing of other hosts, and runs no script but its own.
 _POLICY = (
@@ -204,21 +200,15 @@ def _read_model(manifest: Manifest) -> _Model:
     return _Model(manifest, graph, manifest.read(TOKENIZER_FILE))
 
 
-def _options(manifest: Manifest) -> set[str]:
-    """Return the names of the options of the graph."""
-    signature = manifest.search_signature
-    return {option.name for option in signature.options} if signature else set()
-
-
 def _settings(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of the export by name, of the options that the page can set."""
-    settings = {**manifest.search, "beam_size": num_hypotheses(manifest.search)}
-    names = _options(manifest) & settings.keys()
-    return {name: settings[name] for name in _SETTINGS if name in names}
+    search = replace(manifest.search, beam_size=manifest.search.num_hypotheses)
+    settings = {name: getattr(search, name) for name in PAGE_SETTINGS if name in manifest.options}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _has_prefix(manifest: Manifest) -> bool:
-    return _options(manifest).issuperset(_PREFIX)
+    return set(_PREFIX) <= set(manifest.options)
 
 
 def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) -> dict[str, Any]:
@@ -229,10 +219,10 @@ def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) ->
         "streams": False,
         "max_characters": max_characters,
         "max_tokens": min(max_tokens, manifest.max_source_length or max_tokens),
-        "n_best": num_returned(manifest.search),
-        "max_beam_size": num_hypotheses(manifest.search),
-        "max_length": int(manifest.search.get("max_length", 100)),
-        "max_length_ratio": manifest.search.get("max_length_ratio"),
+        "n_best": manifest.search.num_returned,
+        "max_beam_size": manifest.search.num_hypotheses,
+        "max_length": manifest.search.max_steps,
+        "max_length_ratio": manifest.search.max_length_ratio,
         "options": {**settings, **({"prefix": None} if _has_prefix(manifest) else {})},
         "dtypes": {name: OPTIONS[name].dtype for name in settings},
     }

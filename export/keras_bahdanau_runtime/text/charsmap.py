@@ -8,8 +8,6 @@ cluster and drops the rest of the cluster, so it is used only for tokenizers of 
 
 import re
 
-import numpy as np
-
 # The rules of SentencePiece itself have 250 kB, keys of up to 13 bytes and 21,000 nodes.
 _MAX_BYTES = 2**22
 _MAX_KEY_BYTES = 256
@@ -34,6 +32,8 @@ class CharacterMap:
     growth: float
 
     def __init__(self, charsmap: bytes) -> None:
+        import numpy as np
+
         trie_bytes = int.from_bytes(charsmap[:4], "little")
         if len(charsmap) > _MAX_BYTES:
             raise ValueError(f"a charsmap of {len(charsmap)} bytes, more than {_MAX_BYTES}")

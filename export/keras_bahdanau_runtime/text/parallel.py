@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
 from keras_bahdanau_runtime.errors import argument_error, quote
+from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
@@ -53,24 +54,20 @@ _PARQUET_ROWS = 8192  # rows of a batch read from Parquet
 Pair = tuple[int, str | None, str | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextFormat:
     """Format of parallel text, apart from what the names of the files tell.
 
-    Args:
-        source_column: str. For files with both sides, the column of the sources. It is a name in
-            CSV, JSON lines and Parquet ("source" if `None`), where "translation.en" is the key "en"
-            inside "translation"; a number from 1 in tab-separated text; and a language code such as
-            "en" in TMX.
-        target_column: str. The column of the translations; "target" if `None`. Without columns,
-            each line of tab-separated text must have exactly two.
-        encoding: str. Encoding of text files, by its name in Python. Parquet has its own encoding;
-            that of TMX is in the file unless this argument is another one than UTF-8.
-        on_bad_line: "stop" to raise a `ValueError` for a bad line; "skip" to count bad lines and
-            leave them out. A bad line does not have both texts, such as a line with one or three
-            columns, or has another encoding. A malformed row of CSV is bad if it is one line with
-            an even number of quotes; otherwise it is always an error, because the quotes do not
-            tell where the next row begins.
+    A column is a name in CSV, JSON lines and Parquet ("source" and "target" by default), where
+    "translation.en" is the key "en" inside "translation"; a number from 1 in tab-separated text;
+    and a language code such as "en" in TMX. Without columns, each line of tab-separated text must
+    have exactly two. An encoding has its name in Python. Parquet has its own encoding; that of TMX
+    is in the file unless `encoding` is another one than UTF-8.
+
+    A bad line does not have both texts, such as a line with one or three columns, or has another
+    encoding. With `on_bad_line="stop"` it is a `ValueError`; with "skip" bad lines are counted and
+    left out. A malformed row of CSV is bad if it is one line with an even number of quotes;
+    otherwise it is always an error, because the quotes do not tell where the next row begins.
 
     Raises:
         ValueError: An argument is invalid.
@@ -82,10 +79,23 @@ class TextFormat:
     ValueError: Argument `on_bad_line` must be one of ('stop', 'skip'). Received: 'ignore'
     """
 
-    source_column: str | None = None
-    target_column: str | None = None
-    encoding: str = UTF_8
-    on_bad_line: str = "stop"
+    source_column: str | None = option(
+        None,
+        "For files with both sides, the column of the sources: a name, a number from 1 for "
+        "tab-separated text, or a language code for .tmx.",
+        panel="Data",
+    )
+    target_column: str | None = option(
+        None, "The column of the translations, like --source-column.", panel="Data"
+    )
+    encoding: str = option(UTF_8, "Encoding of the text files.", panel="Data")
+    on_bad_line: str = option(
+        "stop",
+        "What to do with a line that does not have both sides or has another encoding: stop or "
+        "skip.",
+        choices=BAD_LINE_ACTIONS,
+        panel="Data",
+    )
 
     def __post_init__(self) -> None:
         for name in ("source_column", "target_column"):

@@ -21,8 +21,9 @@ class Spelling:
             with U+2581 instead of spaces, and pieces such as `<0x41>` for single bytes; "words" for
             words without the space before them.
         strips_space: Whether decoding removes a space at the start, which encoding adds.
-        mark: Mark of a tool that has split the text before, which decoding removes; see
-            `PieceJoiner`. `None` for text that is not split before.
+        mark: "@@", U+2581 or "": how text that another tool had split before, such as subword-nmt,
+            marks the parts of a word, so that decoding joins them; see `PieceJoiner`. `None` for
+            text that was not split.
         charsmap: Rules that replace characters of a text before it is encoded; see `CharacterMap`.
             In base64; `None` for no rules.
     """

@@ -17,8 +17,10 @@ from keras_bahdanau.layers.sequences import (
     register_named_tuple,
     run_over_time,
     select_rows,
+    without_none,
     zero_masked,
 )
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
 
@@ -221,20 +223,20 @@ class Attention(SequenceLayer):
             )
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
         context, weights = self._attend(queries, memory, training, query_mask, **options)
-        outputs = [context, weights]
-        if return_attention_logits:
+        logits = None
+        if return_attention_logits:  # `_attend` returned logits instead of weights
+            logits = weights
             if query_mask is not None:
-                weights = mask_scores(weights, ops.expand_dims(query_mask, -1))
-            outputs = [context, self.normalize_logits(weights), weights]
-        outputs[:2] = [_zero_masked_queries(output, query_mask) for output in outputs[:2]]
-        penalty = self.penalty(outputs[1], query_mask)
+                logits = mask_scores(logits, ops.expand_dims(query_mask, -1))
+            weights = self.normalize_logits(logits)
+        context, weights = (_zero_masked_queries(part, query_mask) for part in (context, weights))
+        penalty = self.penalty(weights, query_mask)
         if penalty is not None:
             self.add_loss(first_replica_loss(penalty))
+        outputs = context, weights if return_attention_scores else None, logits
         if single:
-            outputs = [ops.squeeze(output, -2) for output in outputs]
-        if not return_attention_scores:
-            del outputs[1]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+            outputs = [None if part is None else ops.squeeze(part, -2) for part in outputs]
+        return without_none(*outputs)
 
     # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
@@ -310,13 +312,7 @@ class Attention(SequenceLayer):
         if is_list and isinstance(value_mask, (list, tuple)) and len(value_mask) == len(values):
             masks = value_mask
         for source, mask in zip(values, masks, strict=True):
-            if len(source.shape) != 3:
-                raise argument_error(
-                    "value",
-                    "be (batch, time, width)",
-                    received=f"shape {tuple(source.shape)}",
-                    of=type(self).__name__,
-                )
+            check_shape("value", source, "batch time width", of=type(self).__name__)
             checked_mask("value_mask", mask, source)
         rows = {source.shape[0] for source in values} - {None}
         if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
@@ -363,57 +359,35 @@ class Attention(SequenceLayer):
         values = zero_masked(values, mask)
         if key is None:
             return values, values, mask
-        key = self._checked_values("key", key, self._key_width)
-        for axis, noun in enumerate(("rows", "steps")):
-            sizes = key.shape[axis], values.shape[axis]
-            if None not in sizes and sizes[0] != sizes[1]:
-                raise argument_error(
-                    "key",
-                    f"have as many {noun} as `values`, {sizes[1]}",
-                    received=f"shape {tuple(key.shape)}",
-                )
+        batch, time, _ = values.shape
+        key = self._checked_values("key", key, self._key_width, batch=batch, time=time)
         return values, zero_masked(key, mask), mask
 
-    def _checked_values(self, name, values, width=None):
-        """Return a sequence in the compute dtype, after a check of its rank and `width`."""
+    def _checked_values(self, name, values, width=None, **sizes):
+        """Return a sequence in the compute dtype, after a check of its rank and sizes."""
         check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
-        if len(values.shape) != 3 or width not in (None, values.shape[-1]):
-            raise argument_error(
-                name,
-                f"be (batch, time, {'width' if width is None else width})",
-                received=f"shape {tuple(values.shape)}",
-                of=f"{type(self).__name__}.memory",
-            )
+        owner = f"{type(self).__name__}.memory"
+        check_shape(name, values, "batch time width", of=owner, width=width, **sizes)
         return ops.cast(values, self.compute_dtype)
 
-    def _check_width(self, query):
-        if query.shape[-1] != self._query_width:
-            raise argument_error(
-                "query",
-                f"be {self._query_width} wide",
-                received=f"shape {tuple(query.shape)}",
-                of=type(self).__name__,
-            )
+    def _check_width(self, queries):
+        """Raise a `ValueError` unless queries `(B, G, N)` have the width of the built layer."""
+        owner, width = type(self).__name__, self._query_width
+        check_shape("query", queries, "batch queries width", of=owner, width=width)
 
     def _group_queries(self, query, memory):
         """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
         query = ops.cast(query, self.compute_dtype)
-        if len(query.shape) != 2:
-            raise argument_error(
-                "query",
-                "be (batch, width)",
-                received=f"shape {tuple(query.shape)}",
-                of=f"{type(self).__name__}.step",
-            )
-        self._check_width(query)
+        owner = f"{type(self).__name__}.step"
+        check_shape("query", query, "batch width", of=owner, width=self._query_width)
         rows, count = memory.values.shape[0], query.shape[0]
         if rows and count and count % rows:
             raise argument_error(
                 "query",
                 f"have a multiple of the memory's {rows} rows",
                 received=f"shape {tuple(query.shape)}",
-                of=f"{type(self).__name__}.step",
+                of=owner,
             )
         return group_rows(query, memory.values)
 
@@ -607,17 +581,9 @@ def combine_masks(queries, values, mask=None, attention_mask=None, causal=False)
 def _checked_attention_mask(mask, queries, values):
     """Return the mask as a tensor, after a check of its shape and dtype."""
     mask = ops.convert_to_tensor(mask)
-    expected = (values.shape[0], queries.shape[1], values.shape[1])
-    fits = len(mask.shape) == 3 and all(
-        None in (size, of) or size == of or (axis == 0 and size == 1)
-        for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
-    )
-    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise argument_error(
-            "attention_mask",
-            f"be bool of shape (batch, queries, positions), {expected}, True = keep",
-            received=f"{keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}",
-        )
+    sizes = {"batch": values.shape[0], "queries": queries.shape[1], "positions": values.shape[1]}
+    pattern = "batch|1 queries positions"
+    check_shape("attention_mask", mask, pattern, "bool", ", True = keep", **sizes)
     return mask
 
 

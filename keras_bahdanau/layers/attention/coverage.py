@@ -9,8 +9,8 @@ from keras_bahdanau.distribution import batch_mean
 from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
 from keras_bahdanau.layers.attention.base import group_rows
 from keras_bahdanau.layers.sequences import checked_mask, register_named_tuple
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import argument_error
 
 # Lower bound of the fertility, so that coverage is never divided by zero.
 _MIN_FERTILITY = 1e-6
@@ -179,12 +179,7 @@ def coverage_loss(weights, mask=None):
     >>> [float(loss) for loss in coverage_loss(weights)[0]]
     [0.0, 0.25, 0.75]
     """
-    if len(weights.shape) != 3:
-        raise argument_error(
-            "weights",
-            "be (batch, target steps, source steps)",
-            received=f"shape {tuple(weights.shape)}",
-        )
+    check_shape("weights", weights, "batch target_steps source_steps")
     weights = ops.cast(weights, "float32")
     mask = checked_mask("mask", mask, weights)
     if mask is not None:

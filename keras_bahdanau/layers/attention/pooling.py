@@ -7,8 +7,8 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
 from keras_bahdanau.layers.attention.base import combine_masks, masked_softmax
 from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import argument_error
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -79,13 +79,7 @@ class AttentionPooling(SequenceLayer):
         self.supports_masking = True
 
     def build(self, values_shape):
-        if len(values_shape) != 3:
-            raise argument_error(
-                "values",
-                "be (batch, time, width)",
-                received=f"shape {tuple(values_shape)}",
-                of="AttentionPooling",
-            )
+        check_shape("values", tuple(values_shape), "batch time width", of="AttentionPooling")
         check_widths(values=values_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: values_shape[-1]})
         weights = {

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from keras_bahdanau.data.batching import Shapes, choose_sides, distinct_first, shaped_batches
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.data.corpus_batches import CorpusMixer, cycle_shares, merge_counts
 from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.data.streams import CorpusMixer, cycle_shares, merge_counts
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 

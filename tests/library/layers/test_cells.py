@@ -139,7 +139,10 @@ def test_gradients_equal_finite_differences(name, rng):
 def decoder_of(names, rng, **arguments):
     cells = [CELLS[name](**arguments) for name in names]
     decoder = AttentiveDecoder(
-        cells if len(cells) > 1 else cells[0], BahdanauAttention(4), DeepOutput(3), query="current"
+        cells if len(cells) > 1 else cells[0],
+        BahdanauAttention(4),
+        DeepOutput(3),
+        query_state="current",
     )
     decoder.build((B, T, N), (B, 7, 2))
     return randomize_all(decoder, rng)

@@ -43,15 +43,17 @@ def check_numbers(decoder, rng):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("query", ["previous", "current"])
-def test_every_cell_equals_the_reference(cell, query, rng):
-    check_numbers(random_decoder(rng, cell, query=query), rng)
+@pytest.mark.parametrize("query_state", ["previous", "current"])
+def test_every_cell_equals_the_reference(cell, query_state, rng):
+    check_numbers(random_decoder(rng, cell, query_state=query_state), rng)
 
 
-@pytest.mark.parametrize(("query", "readout_state"), ORDERS)
+@pytest.mark.parametrize(("query_state", "readout_state"), ORDERS)
 @pytest.mark.parametrize("readout", READOUTS)
-def test_every_order_and_readout_equals_the_reference(query, readout_state, readout, rng):
-    decoder = random_decoder(rng, readout=readout, query=query, readout_state=readout_state)
+def test_every_order_and_readout_equals_the_reference(query_state, readout_state, readout, rng):
+    decoder = random_decoder(
+        rng, readout=readout, query_state=query_state, readout_state=readout_state
+    )
     check_numbers(decoder, rng)
 
 
@@ -67,7 +69,10 @@ def test_every_form_equals_the_reference(form, rng):
 
 def test_a_residual_cell_without_a_stack_equals_the_reference(rng):
     decoder = AttentiveDecoder(
-        ResidualCell(LSTM(M)), with_equations("location"), query="current", readout_state="previous"
+        ResidualCell(LSTM(M)),
+        with_equations("location"),
+        query_state="current",
+        readout_state="previous",
     )
     check_numbers(randomize(build(decoder), rng), rng)
 

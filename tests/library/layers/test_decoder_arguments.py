@@ -77,11 +77,14 @@ NOT_A_READOUT = (
 
 
 WRONG_PARTS = [
-    ({"query": "next"}, '`query` must be "previous" or "current".*: \'next\''),
+    ({"query_state": "next"}, '`query_state` must be "previous" or "current".*: \'next\''),
     ({"readout_state": "next"}, '`readout_state` must be "previous" or "current".*: \'next\''),
     *[({"cell": cell}, "`cell` must be a Keras RNN cell .* Rec") for cell in [None, *NOT_CELLS]],
     *[
-        ({"context_cell": cell, "query": "current"}, "`context_cell` must be a Keras RNN cell .* R")
+        (
+            {"context_cell": cell, "query_state": "current"},
+            "`context_cell` must be a Keras RNN cell .* R",
+        )
         for cell in NOT_CELLS
     ],
     ({"cell": keras.layers.GRU(3)}, IS_A_LAYER),
@@ -143,7 +146,7 @@ def test_a_cell_must_return_states_of_its_state_size(rng):
 
 
 @pytest.mark.parametrize(
-    ("cell", "context_cell", "query"),
+    ("cell", "context_cell", "query_state"),
     [
         ("gru", "gru", "previous"),
         ("gru", "lstm", "current"),
@@ -151,10 +154,10 @@ def test_a_cell_must_return_states_of_its_state_size(rng):
         ("lstm", "gru_on_lstm", "current"),
     ],
 )
-def test_a_context_cell_with_other_states_or_query_is_refused(cell, context_cell, query):
-    message = '`context_cell` requires query="current" .* sizes of `cell`, .*. Received: '
-    with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
-        unbuilt(cell, context_cell=context_cell, query=query)
+def test_a_context_cell_with_other_states_or_query_is_refused(cell, context_cell, query_state):
+    message = '`context_cell` requires query_state="current" .* sizes of `cell`, .*. Received: '
+    with pytest.raises(ValueError, match=message + f"query_state='{query_state}' and state sizes"):
+        unbuilt(cell, context_cell=context_cell, query_state=query_state)
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm", "gru_on_lstm"])
@@ -218,20 +221,20 @@ WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
     "no step": ((B, 0, M), (B, TX, D), "inputs", "at least one step"),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
-    "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
+    "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", ", time, "),
     "two annotations": (
         (B, TY, M),
         [(B, TX, D)] * 2,
         "annotations",
         "one tensor; use the first output",
     ),
-    "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"as many rows as `inputs`, {B}"),
+    "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"({B}, time, "),
 }
 
 
 WRONG_WIDTHS = {
     "inputs too wide": ((B, TY, M + 1), (B, TX, D), "inputs", f"(batch, time, {M})"),
-    "annotations too narrow": ((B, TY, M), (B, TX, 1), "annotations", f"(batch, time, {D})"),
+    "annotations too narrow": ((B, TY, M), (B, TX, 1), "annotations", f", time, {D})"),
 }
 
 

@@ -47,7 +47,7 @@ DROPPING = {
     "residual": dict(cell="residual_on_gru", input_feeding=True),
     "residual_stack": dict(cell="residual_stack_on_lstm"),
     "layer_norm_conditional": dict(
-        cell="layer_norm_lstm", context_cell="lstm", query="current", attention="location"
+        cell="layer_norm_lstm", context_cell="lstm", query_state="current", attention="location"
     ),
 }
 
@@ -95,7 +95,13 @@ def test_dropout_masks_hold_for_a_whole_sequence(cell, context_cell, rng):
     # With equal inputs, one fixed context and no state, every step gives the same output unless
     # the dropout mask changes between steps.
     decoder = random_decoder(
-        rng, cell, "fixed", "state", {"dropout": 0.5}, query="current", context_cell=context_cell
+        rng,
+        cell,
+        "fixed",
+        "state",
+        {"dropout": 0.5},
+        query_state="current",
+        context_cell=context_cell,
     )
     for part in (decoder.cell, decoder.context_cell):
         for inner in innermost(part) if part is not None else []:

@@ -38,7 +38,7 @@ from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
 
 ALL = {
     "simple": dict(cell="simple", readout="state"),
-    "orders": dict(query="current", readout_state="previous"),
+    "orders": dict(query_state="current", readout_state="previous"),
     "gru_on_layer_norm_lstm": dict(cell="gru_on_layer_norm_lstm"),
     "residual_stack": dict(cell="residual_stack_on_lstm", readout="tanh"),
     "bahdanau_heads": dict(attention="bahdanau_heads_normalized"),

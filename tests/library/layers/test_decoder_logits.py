@@ -45,7 +45,7 @@ def test_a_pointer_network_trains_on_logits(rng):
     # would have no gradient.
     inputs, values = keras.Input((1, 1)), keras.Input((None, 2))
     attention = BahdanauAttention(8, score_initializer=keras.initializers.Constant(40.0))
-    decoder = AttentiveDecoder(GRU(4), attention, query="current")
+    decoder = AttentiveDecoder(GRU(4), attention, query_state="current")
     _, logits = decoder(inputs, values, return_attention_logits=True)
     model = keras.Model([inputs, values], logits)
     assert tuple(logits.shape) == (None, 1, None)

@@ -40,7 +40,7 @@ def test_implicit_masks_of_the_sources_are_applied(attention):
 @pytest.mark.parametrize("cell", ["gru", "lstm_on_lstm"])
 def test_masked_steps_leave_the_state_as_keras_layers_leave_it(cell, explicit, rng):
     # The cell reads the inputs alone, and without a readout its state is the output.
-    decoder = random_decoder(rng, cell, readout="state", query="current")
+    decoder = random_decoder(rng, cell, readout="state", query_state="current")
     inputs, annotations, _ = random_inputs(rng, decoder)
     layer = keras.layers.RNN(decoder.cell, return_sequences=True)
     expected = numpy(layer(inputs, mask=INPUTS_MASK))

@@ -4,7 +4,7 @@ import pytest
 from models import log_softmax
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
-from keras_bahdanau.models.generation import with_options
+from keras_bahdanau.models.generation import apply_options
 from keras_bahdanau_runtime import SearchOptions
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -262,10 +262,10 @@ def test_completions_need_a_prefix(model):
 
 
 def test_options_of_translate_change_the_search():
-    search = with_options(BeamSearch(5, n_best=3), SearchOptions(beam_size=2, no_repeat_ngram=2))
+    search = apply_options(BeamSearch(5, n_best=3), SearchOptions(beam_size=2, no_repeat_ngram=2))
     assert search == BeamSearch(2, n_best=2, no_repeat_ngram=2)
-    assert with_options(Sampling(2, top_k=3), SearchOptions(top_k=0)) == Sampling(2)
-    assert with_options(GreedySearch(), SearchOptions(min_length=2)) == GreedySearch(min_length=2)
+    assert apply_options(Sampling(2, top_k=3), SearchOptions(top_k=0)) == Sampling(2)
+    assert apply_options(GreedySearch(), SearchOptions(min_length=2)) == GreedySearch(min_length=2)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_options_of_translate_change_the_search():
 )
 def test_wrong_options_of_translate_are_named(search, options, message):
     with pytest.raises(ValueError, match=message):
-        with_options(search, SearchOptions(**options))
+        apply_options(search, SearchOptions(**options))
 
 
 @each_search

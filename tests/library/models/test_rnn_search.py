@@ -9,9 +9,17 @@ import pytest
 import reference
 from layer_checks import assert_close, numpy
 
-from keras_bahdanau import RNNEncoderDecoder, RNNSearch, TokenCrossentropy, TranslationDataset
+from keras_bahdanau import (
+    RNNEncoderDecoder,
+    RNNSearch,
+    TokenCrossentropy,
+    Tokenizer,
+    TrainingOptions,
+    TranslationDataset,
+)
 from keras_bahdanau.layers import LayerNormGRUCell
 from keras_bahdanau.training import paper_training
+from keras_bahdanau.training.run import new_model
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 # n, m, n', l and the vocabularies, all different.
@@ -243,7 +251,7 @@ def test_the_papers_training_lowers_the_loss():
     rng = np.random.default_rng(0)
     sentences = [[*rng.integers(4, TARGET_VOCABULARY, 3).tolist(), EOS] for _ in range(160)]
     dataset = TranslationDataset(sentences, sentences, **data)
-    history = model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+    history = model.fit(dataset, epochs=3, verbose=0)
     losses = history.history["loss"]
     assert losses[-1] < losses[0]
 
@@ -261,7 +269,7 @@ def test_options_beyond_the_paper_reach_the_layers_and_the_config():
         encoder, decoder = each.encoder, each.decoder
         assert encoder.num_layers == 2 and encoder.residual and encoder.dropout == 0.4
         assert type(decoder.cell) is type(decoder.context_cell) is LayerNormGRUCell
-        assert decoder.cell is not decoder.context_cell and decoder.query == "current"
+        assert decoder.cell is not decoder.context_cell and decoder.query_state == "current"
         dropouts = each.embedding_dropout, each.annotation_dropout, each.readout_dropout
         assert [layer.rate for layer in dropouts] == [0.1, 0.2, 0.3]
         assert each.encode(SOURCE)[0].shape[-1] == 2 * N + M
@@ -282,3 +290,26 @@ def test_options_beyond_the_paper_reach_the_layers_and_the_config():
 def test_options_out_of_range_are_refused(name, value, received):
     with pytest.raises(ValueError, match=f"Argument `{name}` must be .* Received: {received}"):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, **{name: value})
+
+
+# --- The defaults of `train` ----------------------------------------------------------------------
+
+
+def test_a_model_from_a_tokenizer_has_the_architecture_of_train():
+    tokenizer = Tokenizer.train(["two dogs"], ["zwei Hunde"], vocabulary_size=280)
+    options = TrainingOptions("a.en", "a.de", validation_source="b.en", validation_target="b.de")
+    config = RNNSearch.from_tokenizer(tokenizer, dtype="float32", name="m").get_config()
+    trained = new_model(options, tokenizer).get_config() | {"name": "m"}
+    assert config == trained
+    assert config["source_vocabulary_size"] == tokenizer.source_vocabulary_size
+    assert config["target_vocabulary_size"] == tokenizer.target_vocabulary_size
+
+
+def test_a_model_from_a_tokenizer_takes_other_sizes():
+    tokenizer = Tokenizer.train(["two dogs"], ["zwei Hunde"], vocabulary_size=280)
+    model = RNNEncoderDecoder.from_tokenizer(tokenizer, embedding_dim=6, conditional=False)
+    assert isinstance(model, RNNEncoderDecoder)
+    assert (model.units, model.embedding_dim, model.maxout_units) == (256, 6, 6)
+    assert (model.conditional, model.tokenizer) == (False, tokenizer)
+    with pytest.raises(ValueError, match="Argument `tokenizer` must be a Tokenizer"):
+        RNNSearch.from_tokenizer("tokenizer.json")

@@ -14,7 +14,13 @@ from copy_task import compile_to_copy, copy_task
 from keras import ops
 from models import MODELS, SOURCE_VOCABULARY, TARGET_VOCABULARY
 
-from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BeamSearch, Seq2Seq
+from keras_bahdanau import (
+    AttentiveDecoder,
+    BahdanauAttention,
+    BeamSearch,
+    Seq2Seq,
+    TranslationDataset,
+)
 from keras_bahdanau.losses import TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
@@ -237,3 +243,17 @@ def test_tied_embeddings_share_one_matrix():
         ops.convert_to_numpy(model.target_embedding.embeddings).T,
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize(("arguments", "is_ordered"), [({}, True), ({"shuffle": True}, False)])
+def test_fit_keeps_the_order_of_a_dataset_by_default(arguments, is_ordered):
+    class Recording(TranslationDataset):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    read = []
+    pairs = [[5, 3]] * 40
+    model = compile_to_copy(MODELS["rnnsearch"]())
+    model.fit(Recording(pairs, pairs, batch_size=2), verbose=0, **arguments)
+    assert (read[-20:] == list(range(20))) == is_ordered

@@ -108,7 +108,7 @@ def test_outputs_satisfy_the_constraints_and_do_not_depend_on_the_batch(argument
         allowed = Sentence(search, task, b).every_output()
         assert len(outputs_of(result, b)) == 4 and set(outputs_of(result, b)) <= set(allowed)
     completions = np.array([[0, 0, 0, 1, 2], [0, 1, 0, 0, 0], [0] * 5], "int32")
-    task = task._replace(completions=completions)
+    task = task._replace(completion_table=completions)
     result = find(search, task)
     check(result, task, search)
     for b in range(3):

@@ -129,9 +129,9 @@ def test_completions_of_one_row_apply_to_all():
     task = completion_task(0)._replace(limits=None)
     prefix, completions = np.array([[4, 4, 5]] * 2), np.array([[0, 1, 0, 0, 3, 0]])
     both = find(
-        BeamSearch(3), task._replace(prefix=prefix, completions=np.repeat(completions, 2, 0))
+        BeamSearch(3), task._replace(prefix=prefix, completion_table=np.repeat(completions, 2, 0))
     )
-    one = find(BeamSearch(3), task._replace(prefix=prefix, completions=completions))
+    one = find(BeamSearch(3), task._replace(prefix=prefix, completion_table=completions))
     np.testing.assert_array_equal(one.tokens, both.tokens)
     assert {1, 4} >= {tokens[0] for b in range(2) for tokens in outputs_of(one, b)}
 
@@ -469,27 +469,43 @@ def test_a_step_that_changes_rows_or_state_is_refused(change, message):
     ("search", "options", "message"),
     [
         (BeamSearch(2), {"start": [[2], [2]]}, r"`start` must be ints of shape \(batch,\)"),
-        (BeamSearch(2), {"start": [2.0, 2.0]}, r"`start` must be ints .*float32 \(2,\)"),
+        (BeamSearch(2), {"start": [2.0, 2.0]}, r"`start` must be ints .*float32 of shape \(2,\)"),
         (BeamSearch(2), {"state": np.zeros((3, 4), "float32")}, "`state` must .* 2 rows"),
         (BeamSearch(2), {"state": None}, "`state` must contain tensors of 2 rows.*None"),
         (BeamSearch(2), {"memory_length": 5}, r"`step` must .* `memory_length`, 5\. .*\(4, 3\)"),
         (BeamSearch(2), {"memory_mask": np.ones((2, 3))}, "`memory_mask` must be bool"),
         (BeamSearch(2), {"memory_mask": [[True] * 3] * 2}, r"`memory_mask` must .*\[\[True"),
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
-        (BeamSearch(2), {"prefix": np.array([[4]] * 3)}, r"`prefix` must be ints .* \(2, None\)"),
-        (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 \(2,\)"),
-        (BeamSearch(2), {"completions": np.array([[0, 4]])}, "`completions` must be used with a"),
         (
             BeamSearch(2),
-            {"prefix": np.array([[4]] * 2), "completions": np.array([0, 4] * 2)},
-            r"`completions` must be ints of shape \(2, None\)",
+            {"prefix": np.array([[4]] * 3)},
+            r"`prefix` must .* \(2, positions\).* axis `batch` is 3$",
         ),
-        (BeamSearch(2), {"suppressed": np.array([4])}, r"`suppressed` must .* \(2, None\)\. .*64"),
-        (BeamSearch(2), {"suppressed": np.array([[4]] * 3)}, r"`suppressed` .*int64 \(3, 1\)"),
+        (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 of shape \(2,\)"),
+        (
+            BeamSearch(2),
+            {"completion_table": np.array([[0, 4]])},
+            "`completion_table` must be used with a",
+        ),
+        (
+            BeamSearch(2),
+            {"prefix": np.array([[4]] * 2), "completion_table": np.array([0, 4] * 2)},
+            r"`completion_table` must be ints of shape \(2, vocabulary\)",
+        ),
+        (
+            BeamSearch(2),
+            {"suppressed": np.array([4])},
+            r"`suppressed` must .* \(2, tokens\)\. .*64",
+        ),
+        (
+            BeamSearch(2),
+            {"suppressed": np.array([[4]] * 3)},
+            r"`suppressed` .*int64 of shape \(3, 1\)",
+        ),
         (BeamSearch(2), {"suppressed": np.array([[4.0]])}, r"`suppressed` must be ints .*float64"),
         (BeamSearch(2), {"limits": np.array([3])}, r"`limits` must be ints of shape \(2,\)"),
         (BeamSearch(2), {"limits": np.array([3.0, 3.0])}, r"`limits` must be ints .*float"),
-        (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be .* \(2, 3, 4\)"),
+        (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be \(2, 3, 4\)"),
         (BeamSearch(2, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
         (Sampling(1, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
     ],

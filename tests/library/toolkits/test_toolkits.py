@@ -7,11 +7,11 @@ import os
 import re
 import zipfile
 
+import click.testing
 import keras
 import numpy as np
 import pytest
 import torch
-import typer.testing
 from layer_checks import numpy
 from torch_models import Fairseq, Joey, OpenNMT
 
@@ -500,7 +500,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
 
 
 def invoke(*arguments):
-    return typer.testing.CliRunner().invoke(app, ["import", *map(str, arguments)])
+    return click.testing.CliRunner().invoke(app, ["import", *map(str, arguments)])
 
 
 def test_the_command_writes_a_run(tmp_path):

@@ -20,10 +20,10 @@ from rich.console import Console
 from keras_bahdanau import BeamSearch, Tokenizer, TrainingOptions, TranslationDataset, train
 from keras_bahdanau.callbacks import ResumableEpochs
 from keras_bahdanau.layers.dtype_policies import replace_policies
-from keras_bahdanau.training.options import read_options
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.run import _compiled_shapes, _evaluators, build, load_best
 from keras_bahdanau_runtime.files import try_lock
+from keras_bahdanau_runtime.option_files import read_options
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 # torch compiles nothing, so the model may be larger.
@@ -320,7 +320,7 @@ def test_options_out_of_range_are_refused(name, value, message):
     [
         ({"unit": 3}, r"Argument `unit` must be an option .* Did you mean `units`\? .*unit=3"),
         ({"Batch-Size": 3}, r"`Batch-Size` .* Did you mean `batch_size`\?"),
-        ({"xyz": None}, r"`xyz` must be .* The options are \['source', 'target', .*'seed'\]"),
+        ({"xyz": None}, r"`xyz` must be .* The options are \['tokenizer', .*'source', .*'seed'\]"),
         ({7: 1}, r"`7` must be an option"),
     ],
 )

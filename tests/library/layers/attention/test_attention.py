@@ -346,7 +346,9 @@ SCORING = [name for name in MECHANISMS if not name.startswith("fixed")]
 @pytest.mark.parametrize("name", SCORING)
 def test_widths_must_be_those_of_the_build(name, rng):
     attention = random_attention(name, rng)
-    with pytest.raises(ValueError, match=r"`query` of \w+ must be 4 wide.* \(3, 2, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"`query` of \w+ must be \(batch, queries, 4\).* \(3, 2, 5\)"
+    ):
         attention(np.ones((B, TQ, N + 1)), VALUES)
     with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\).* \(3, 5, 7\)"):
         attention(QUERY, np.ones((B, TX, D + 1)))
@@ -358,7 +360,7 @@ def test_a_step_checks_the_shape_of_its_query(name, rng):
     memory = attention.memory(VALUES)
     state = attention.initial_state(memory)
     for shape, message in [
-        ((B, N + 1), r"`query` of \w+ must be 4 wide.* \(3, 5\)"),
+        ((B, N + 1), r"`query` of [\w.]+ must be \(batch, 4\).* \(3, 5\), whose axis `width`"),
         ((B, TQ, N), r"`query` of [\w.]+ must be .* shape \(3, 2, 4\)"),
         ((2, N), r"`query` .*step must have a multiple .* 3 rows. Received"),
     ]:

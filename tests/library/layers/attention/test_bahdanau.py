@@ -78,8 +78,8 @@ def test_invalid_keys_are_refused(rng):
     attention, values = built(rng, KEY), np.ones((B, TX, D))
     for shape, message in [
         ((B, TX, D), r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"),
-        ((1, TX, KEY), r"`key` must have as many rows as `values`, 3. Received: .*\(1, 5, 5\)"),
-        ((B, TX - 1, KEY), r"`key` must have as many steps as `values`, 5.* \(3, 4, 5\)"),
+        ((1, TX, KEY), r"`key` .* \(3, 5, 5\)\. .*\(1, 5, 5\), whose axis `batch` is 1$"),
+        ((B, TX - 1, KEY), r"`key` .* \(3, 5, 5\)\. .*\(3, 4, 5\), whose axis `time` is 4$"),
     ]:
         with pytest.raises(ValueError, match=message):
             attention.memory(values, np.ones(shape))

@@ -155,7 +155,7 @@ def test_arguments_are_checked_for_each_source(rng):
         ),
         (r"`value_mask` .* \(3, 5\)", call, [query, sources], {"value_mask": [MASK2, MASK]}),
         (r"`values` of [\w.]+ must be .*6\)", call, [query, sources[::-1]], {}),
-        (r"`query` of .* must be 4 wide", call, [query[..., 1:], sources], {}),
+        (r"`query` of .* must be \(batch, queries, 4\)", call, [query[..., 1:], sources], {}),
         ("`use_causal_mask` must be False", call, [query, sources], {"use_causal_mask": True}),
     ):
         with pytest.raises(ValueError, match=message):

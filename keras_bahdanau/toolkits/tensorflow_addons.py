@@ -5,6 +5,7 @@ import numpy as np
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 
 
@@ -41,11 +42,10 @@ def bahdanau_from_tfa(
     >>> tuple(attention(np.ones((1, 2)), np.ones((1, 5, 4))).shape)
     (1, 4)
     """
-    query_kernel = _checked("query_kernel", query_kernel, ("query width", "units"))
-    memory_kernel = _checked("memory_kernel", memory_kernel, ("memory width", "units"))
+    memory_kernel = _checked("memory_kernel", memory_kernel, "memory_width units")
     units = memory_kernel.shape[1]
-    _checked("query_kernel", query_kernel, ("query width", units))
-    attention_v = _checked("attention_v", attention_v, (units,))
+    query_kernel = _checked("query_kernel", query_kernel, "query_width units", units=units)
+    attention_v = _checked("attention_v", attention_v, "units", units=units)
     normalize = attention_g is not None
     if normalize != (attention_b is not None):
         raise argument_error(
@@ -59,8 +59,8 @@ def bahdanau_from_tfa(
     layer.key_kernel.assign(memory_kernel)
     layer.score_kernel.assign(attention_v[:, None])
     if normalize:
-        layer.gain.assign(_checked("attention_g", attention_g, ())[None])
-        layer.bias.assign(_checked("attention_b", attention_b, (units,)))
+        layer.gain.assign(_checked("attention_g", attention_g, "")[None])
+        layer.bias.assign(_checked("attention_b", attention_b, "units", units=units))
     return layer
 
 
@@ -90,13 +90,13 @@ def luong_from_tfa(memory_kernel, attention_g=None, **kwargs):
     >>> tuple(attention(np.ones((1, 2)), np.ones((1, 5, 4))).shape)
     (1, 4)
     """
-    memory_kernel = _checked("memory_kernel", memory_kernel, ("memory width", "query width"))
+    memory_kernel = _checked("memory_kernel", memory_kernel, "memory_width query_width")
     scale = None if attention_g is None else "learned"
     layer = LuongAttention("general", scale=scale, **kwargs)
     _build(layer, memory_kernel.shape[1], len(memory_kernel))
     layer.key_kernel.assign(memory_kernel)
     if scale is not None:
-        layer.scale_weight.assign(_checked("attention_g", attention_g, ()))
+        layer.scale_weight.assign(_checked("attention_g", attention_g, ""))
     return layer
 
 
@@ -125,7 +125,7 @@ def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
     >>> tuple(attention(np.ones((1, 3, 2)), np.ones((1, 5, 4))).shape)
     (1, 3, 4)
     """
-    bias = float(_checked("attention_score_bias", attention_score_bias, ()))
+    bias = float(_checked("attention_score_bias", attention_score_bias, ""))
     layer = MonotonicAttention(attention, score_bias=bias, **kwargs)
     if not attention.built:
         raise argument_error(
@@ -141,13 +141,8 @@ def _build(layer, query_width, value_width):
     layer.build((None, query_width), (None, None, value_width))
 
 
-def _checked(name, array, shape):
-    """Return `array` as a NumPy array of `shape`, in which a str matches any size."""
+def _checked(name, array, pattern, **sizes):
+    """Return `array` as a NumPy array, after a check of its shape."""
     array = np.asarray(array)
-    sizes = zip(array.shape, shape, strict=False)
-    if array.ndim != len(shape) or any(
-        isinstance(expected, int) and size != expected for size, expected in sizes
-    ):
-        expected = f"({', '.join(map(str, shape))})" if shape else "a single number"
-        raise argument_error(name, f"be {expected}", received=f"shape {tuple(array.shape)}")
+    check_shape(name, array, pattern, **sizes)
     return array

@@ -1,4 +1,4 @@
-"""Endless streams of batches from prepared corpora."""
+"""Endless sequences of batches from prepared corpora."""
 
 import threading
 from collections import OrderedDict
@@ -19,7 +19,7 @@ _CACHED_SHARDS = 2  # threads that prefetch may need the shards on both sides of
 _WINDOW = 256  # number of batches whose pairs are sorted together again
 
 
-class Stream:
+class CorpusBatches:
     """The batches of one corpus in pass after pass, accessible by their index.
 
     Args:
@@ -80,15 +80,15 @@ class Stream:
         return shard, shaped_batches(shape_ids, order, self._shapes, rng)
 
 
-class ResampledStream:
-    """The batches of a `Stream` with resampled ids.
+class ResampledBatches:
+    """The batches of a `CorpusBatches` with resampled ids.
 
     Resampling changes the lengths, so a third of a batch would be padding. Therefore the pairs are
     sorted by length again within windows of consecutive batches, and the batches with the largest
     widths get the longest pairs. The number of pairs in each batch does not change.
 
     Args:
-        stream: A `Stream` of pairs without alignments.
+        original: A `CorpusBatches` of pairs without alignments.
         resample: `(sources, targets, rng) -> (sources, targets)`, as in `PreparedDataset`.
         seed: list of ints. The ids are a function of it, the pass and the window.
         bucket: Widths are multiples of this.
@@ -98,10 +98,10 @@ class ResampledStream:
         batches: Number of batches in a pass.
     """
 
-    def __init__(self, stream, resample, seed, bucket, max_length):
-        self._stream, self._resample, self._seed = stream, resample, seed
+    def __init__(self, original, resample, seed, bucket, max_length):
+        self._original, self._resample, self._seed = original, resample, seed
         self._bucket, self._max_length = bucket, max_length
-        self.batches = stream.batches
+        self.batches = original.batches
         self._windows = LRUCache(self._resample_window, 2)
 
     def batch(self, index):
@@ -116,7 +116,7 @@ class ResampledStream:
         number, window = key
         start = window * _WINDOW
         indices = number * self.batches + np.arange(start, min(start + _WINDOW, self.batches))
-        shards, old = zip(*[self._stream.batch(int(index)) for index in indices], strict=True)
+        shards, old = zip(*[self._original.batch(int(index)) for index in indices], strict=True)
         pairs = self._resampled(
             concatenate_shards(
                 [shard.take(batch.indices) for shard, batch in zip(shards, old, strict=True)]
@@ -184,10 +184,10 @@ def merge_counts(parts):
 
 @dataclass(frozen=True)
 class CorpusMixer:
-    """Assigns training steps to several streams, in cycles with a fixed share for each.
+    """Assigns training steps to several corpora, in cycles with a fixed share for each.
 
     Args:
-        shares: `(streams,)` ints, number of steps of each stream in a cycle.
+        shares: `(corpora,)` ints, number of steps of each corpus in a cycle.
         seed: list of ints. Every cycle has a different order, or the same one if `None`.
     """
 
@@ -195,30 +195,30 @@ class CorpusMixer:
     seed: list | None
 
     def __call__(self, cycle):
-        """Return `(streams, indices)` of the steps of a cycle.
+        """Return `(corpora, indices)` of the steps of a cycle.
 
-        `streams` holds the stream of each step, `indices` the index of its batch in that stream.
+        `corpora` holds the corpus of each step, `indices` the index of its batch in that corpus.
         """
-        streams = np.repeat(np.arange(len(self.shares)), self.shares)
+        corpora = np.repeat(np.arange(len(self.shares)), self.shares)
         if self.seed is not None and len(self.shares) > 1:
-            streams = np.random.default_rng([*self.seed, cycle]).permutation(streams)
-        indices = np.empty(len(streams), "int64")
-        indices[np.argsort(streams, kind="stable")] = np.concatenate(
+            corpora = np.random.default_rng([*self.seed, cycle]).permutation(corpora)
+        indices = np.empty(len(corpora), "int64")
+        indices[np.argsort(corpora, kind="stable")] = np.concatenate(
             [cycle * share + np.arange(share) for share in self.shares]
         )
-        return streams, indices
+        return corpora, indices
 
 
 def cycle_shares(sizes, temperature):
-    """Return the number of steps of each stream in a cycle of `sum(sizes)` steps.
+    """Return the number of steps of each corpus in a cycle of `sum(sizes)` steps.
 
     Args:
-        sizes: `(streams,)` ints, number of batches of each stream.
-        temperature: The share of a stream is proportional to the `1 / temperature` power of its
-            size. With 1 each batch is used once per cycle. Larger values favor small streams.
+        sizes: `(corpora,)` ints, number of batches of each corpus.
+        temperature: The share of a corpus is proportional to the `1 / temperature` power of its
+            size. With 1 each batch is used once per cycle. Larger values favor small corpora.
 
     Returns:
-        `(streams,)` ints, each at least 1.
+        `(corpora,)` ints, each at least 1.
     """
     sizes = np.asarray(sizes)
     weights = sizes ** (1.0 / temperature)
@@ -230,11 +230,11 @@ def cycle_shares(sizes, temperature):
 
 
 def fixed_shares(batches, shares):
-    """Return the number of steps of each stream in a cycle with fixed shares.
+    """Return the number of steps of each corpus in a cycle with fixed shares.
 
     Args:
-        batches: Number of batches of the first stream, each of which is used once per cycle.
-        shares: For each other stream, its share of all steps, below 1 in all.
+        batches: Number of batches of the first corpus, each of which is used once per cycle.
+        shares: For each other corpus, its share of all steps, below 1 in all.
 
     Returns:
         `(1 + len(shares),)` ints, each at least 1.

@@ -9,7 +9,7 @@ import reference
 from layer_checks import array, assert_close, assert_survives_saving, randomize, right_mask
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
-from keras_bahdanau.layers import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
+from keras_bahdanau.toolkits import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
 
 B, TY, TX, M, N, D, U = 3, 4, 5, 2, 3, 6, 7
 LENGTHS = [5, 3, 1]
@@ -127,7 +127,7 @@ def test_a_decoder_equals_the_attention_wrapper_of_tfa(layer, rng):
     """The cell's new state is the query. The attention, at first zero, is fed back as input."""
     weights = luong_weights(rng)
     readout = ReadContext() if layer is None else DeepOutput(4, layer, reads_inputs=False)
-    options = dict(readout=readout, query="current", input_feeding=True)
+    options = dict(readout=readout, query_state="current", input_feeding=True)
     decoder = AttentiveDecoder(keras.layers.LSTMCell(N), luong_from_tfa(**weights), **options)
     inputs, memory, start = array(rng, B, TY, M), array(rng, B, TX, D), array(rng, 2, B, N)
     decoder.build(inputs.shape, memory.shape)
@@ -168,12 +168,12 @@ def test_other_arguments_reach_the_layer(rng):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_kernel": np.ones(U)}, r"`query_kernel` must be \(query width, units\).*\(7,\)"),
+        ({"query_kernel": np.ones(U)}, r"`query_kernel` must be \(query width, 7\).*\(7,\)"),
         ({"query_kernel": np.ones((N, 2))}, r"`query_kernel` must be \(query width, 7\).*\(3, 2\)"),
         ({"memory_kernel": np.ones(())}, r"`memory_kernel` must be \(memory width, units\).*\(\)"),
-        ({"attention_v": np.ones((U, 1))}, r"`attention_v` must be \(7\).*\(7, 1\)"),
+        ({"attention_v": np.ones((U, 1))}, r"`attention_v` must be \(7,\).*\(7, 1\)"),
         ({"attention_g": np.ones(U)}, r"`attention_g` must be a single number.*\(7,\)"),
-        ({"attention_b": np.ones(2)}, r"`attention_b` must be \(7\).*\(2,\)"),
+        ({"attention_b": np.ones(2)}, r"`attention_b` must be \(7,\).*\(2,\)"),
         ({"attention_b": None}, "`attention_g` and `attention_b` must be passed together"),
         ({"attention_g": None}, "`attention_g` and `attention_b` must be passed together"),
     ],
