@@ -2,8 +2,9 @@
 
 One model and one search (256 units, V = 8,000, beam 5, all 30 steps, sources of 16 tokens) is
 measured at batch 1, 8 and 32. Every case runs in its own process; rounds are interleaved and
-medians printed. The script also prints what each pass saves, a bidirectional GRU of a Keras model
-as an operator and as loops, the start-up time of a translator, and the size of the artifacts.
+medians printed. The script also prints a bidirectional GRU of a Keras model as an operator and as
+loops, the start-up time of a translator, and the size of the artifacts; `bench_passes.py` prints
+what each pass saves.
 """
 
 import functools
@@ -191,49 +192,19 @@ def export_model(folder):
         print(f"export {precision}: {seconds:.0f} s with its parity check, {size:.1f} MB")
 
 
-def compare_passes(folder):
-    """Save the graph of tf2onnx alone, and print nodes and search time after each pass."""
+def convert_without_passes(folder):
+    """Save the graph of tf2onnx alone."""
     import keras
-    import onnx_ir
 
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
-    from keras_bahdanau_export.graph.recurrent_operators import recurrent_operators
-    from keras_bahdanau_export.graph.writer import convert
     from keras_bahdanau_export.trace import search_function
 
     folder = Path(folder)
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     function, _ = search_function(model, BeamSearch(BEAM), STEPS)
-    graphs = {"tf2onnx": convert_with_tf2onnx(function)}
     (folder / "tf2onnx").mkdir()
-    (folder / "tf2onnx" / "model.onnx").write_bytes(graphs["tf2onnx"].SerializeToString())
-    with recurrent_operators():
-        function, _ = search_function(model, BeamSearch(BEAM), STEPS)
-        unoptimized = graphs["recurrent operators"] = convert(function)
-    for count, graph_pass in enumerate(PASSES, start=1):
-        optimized = onnx_ir.serde.deserialize_model(unoptimized)
-        optimize(optimized, PASSES[:count])
-        graphs[graph_pass.__name__] = onnx_ir.serde.serialize_model(optimized)
-
-    node_counts, calls = {}, {}
-    for i, (name, model_proto) in enumerate(graphs.items()):
-        path = folder / f"{i}.onnx"
-        path.write_bytes(model_proto.SerializeToString())
-        nodes = model_proto.graph.node
-        bodies = [node.attribute[0].g for node in nodes if node.op_type == "Loop"]
-        node_counts[name] = (len(nodes), max(len(body.node) for body in bodies))
-        search = graph_search(path)
-        for batch in (1, 32):
-            calls[name, batch] = functools.partial(search, batch)
-    seconds = interleaved_seconds(calls, CALLS - 1)
-    milliseconds = {key: statistics.median(times) * 1e3 for key, times in seconds.items()}
-    print("after the pass                  graph  loop   ms at batch 1, 32")
-    for name, (graph_nodes, body_nodes) in node_counts.items():
-        print(
-            f"{name:30} {graph_nodes:6} {body_nodes:5} "
-            f"{milliseconds[name, 1]:8.1f} {milliseconds[name, 32]:8.1f}"
-        )
+    graph = convert_with_tf2onnx(function).SerializeToString()
+    (folder / "tf2onnx" / "model.onnx").write_bytes(graph)
 
 
 def compare_recurrent_operators(folder):
@@ -286,7 +257,11 @@ def measure_start_up(artifact, rounds):
     return [statistics.median(float(run[i]) for run in runs) for i in (0, 1)]
 
 
-PARTS = {"export": export_model, "passes": compare_passes, "recurrent": compare_recurrent_operators}
+PARTS = {
+    "export": export_model,
+    "tf2onnx": convert_without_passes,
+    "recurrent": compare_recurrent_operators,
+}
 
 
 def main():

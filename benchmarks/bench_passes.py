@@ -11,6 +11,7 @@ The model has 256 units and V = 8,000, and no hypothesis ends before the last of
 import functools
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,23 +62,23 @@ def build(folder):
     (folder / "int8" / "nodes.json").write_text(json.dumps(nodes))
 
 
-def search_of(path, length, batch):
+def search_of(path, length, batch, threads):
     """Return a function that runs a graph on random sources."""
     from keras_bahdanau_runtime.session import open_session
 
-    session = open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
+    session = open_session(path.read_bytes(), path, "CPUExecutionProvider", threads)
     source = np.random.default_rng(0).integers(4, VOCABULARY, (batch, length)).astype("int32")
     return functools.partial(session.run, ["tokens", "scores"], {"source": source})
 
 
-def run(folder, case, rounds, batches):
+def run(folder, case, names, rounds, batches, is_busy):
     """Print a table row for each pass that changes the graph."""
     nodes = json.loads((folder / case / "nodes.json").read_text())
     full = folder / case / f"{ALL}.onnx"
     print(f"{case}: all passes: {nodes[ALL]} nodes, {full.stat().st_size} bytes")
     print("| left out | nodes, inner nodes | bytes | time without / with: median, best |")
     print("|---|---|---|---|")
-    for name in nodes:
+    for name in names or nodes:
         path = folder / case / f"{name}.onnx"
         if name == ALL or path.read_bytes() == full.read_bytes():
             continue
@@ -85,8 +86,10 @@ def run(folder, case, rounds, batches):
         size = path.stat().st_size - full.stat().st_size
         ratios = []
         for batch in batches:
-            calls = {each.stem: search_of(each, LENGTHS[case], batch) for each in (path, full)}
-            seconds = interleaved_seconds(calls, rounds, warmup=2)
+            length, threads = LENGTHS[case], 1 if is_busy else None
+            calls = {each.stem: search_of(each, length, batch, threads) for each in (path, full)}
+            clock = time.process_time if is_busy else time.perf_counter
+            seconds = interleaved_seconds(calls, rounds, warmup=2, clock=clock)
             without, with_pass = (median_and_best(seconds[each.stem]) for each in (path, full))
             ratios += [f"{x / y:.3f}" for x, y in zip(without, with_pass, strict=True)]
         print(
@@ -100,13 +103,18 @@ def main():
     parser.add_argument("folder", type=Path, help="written by `build`, read by `run`")
     parser.add_argument("cases", nargs="*", default=list(LENGTHS), help="of `run`; all by default")
     parser.add_argument("--batch", type=int, action="append", help="1 and 32 by default")
+    parser.add_argument("--left-out", action="append", help="a pass; all of them by default")
+    parser.add_argument(
+        "--busy", action="store_true", help="compare the processor time of one thread instead"
+    )
     arguments = parser.parse_args()
     if arguments.action == "build":
         build(arguments.folder)
         return
     print(f"{os.cpu_count()} cores, {arguments.rounds} rounds")
     for case in arguments.cases:
-        run(arguments.folder, case, arguments.rounds, arguments.batch or BATCHES)
+        names, batches = arguments.left_out, arguments.batch or BATCHES
+        run(arguments.folder, case, names, arguments.rounds, batches, arguments.busy)
 
 
 if __name__ == "__main__":

@@ -252,14 +252,6 @@ def test_fixed_dimensions_change_no_score(graph_file):
     assert outputs["lengths"].tolist() == [3, 1]
 
 
-def test_no_search_concatenates_squeezed_directions(graph_file):
-    """OpenVINO compiles none behind a bidirectional GRU or LSTM with free dimensions."""
-    nodes = onnx.load(graph_file[0]).graph.node
-    producers = {name: node.op_type for node in nodes for name in node.output}
-    sides = [{producers.get(name) for name in n.input} for n in nodes if n.op_type == "Concat"]
-    assert {"GRU", "LSTM"} & set(producers.values()) and {"Squeeze"} not in sides
-
-
 def test_a_gru_that_resets_before_the_product_is_logged_as_staying_on_the_cpu(tmp_path, caplog):
     model = RNNSearch(9, 9, units=3, embedding_dim=2, attention_units=2, maxout_units=2)
     model.build()

@@ -1,6 +1,6 @@
 """Artifacts without the options of a search, which are exported in half the time."""
 
-from keras_bahdanau_export.exporter import make_job
+from keras_bahdanau_export.exporter import make_exporter
 from keras_bahdanau_export.graph.shared_weights import share_weights
 from keras_bahdanau_export.graph.writer import write_cuda_graphs, write_onnx
 from keras_bahdanau_export.options import ExportOptions
@@ -35,5 +35,5 @@ def write_artifact(model, path, search, max_length, shortlist=None, cuda_graphs=
             shortlist.save(folder / SHORTLIST_FILE)
         share_weights(folder)
         contents = {name: signature.to_json() for name, signature in signatures.items()}
-        write_manifest(folder, {**make_job(model, options).describe(), "signatures": contents})
+        write_manifest(folder, {**make_exporter(model, options).describe(), "signatures": contents})
     return path

@@ -1,4 +1,4 @@
-"""Passes that join the two directions of recurrent operators."""
+"""The pass that fuses two directions of a recurrent operator."""
 
 import numpy as np
 import pytest
@@ -13,49 +13,6 @@ agraph (float[5,2,3] x, int32[2] lengths, int32[2] others, float[1,2,4] h) => (
   a, b = %s<hidden_size = 4, direction = "forward">(x, w1, r1, b1, %s, h)
 }
 """
-
-
-BOTH_WAYS = """
-agraph (float[t,b,3] x) => (float[%s] y) {
-  all, last = GRU<hidden_size = 4, direction = "bidirectional">(x, w, r)
-  a, b = Split<axis = %d, num_outputs = 2>(%s)
-  ahead = Squeeze(a, %s)
-  back = Squeeze(b, %s)
-  %s
-}
-"""
-
-
-@pytest.mark.parametrize(
-    "axes, axis, output, rest, count",
-    [
-        ("t,b,8", 1, "all", "y = Concat<axis = 2>(ahead, back)", 1),
-        ("b,8", 0, "last", "y = Concat<axis = -1>(ahead, back)", 1),
-        (
-            "b,t,8", 1, "all",
-            "p = Transpose<perm = [1, 0, 2]>(ahead) q = Transpose<perm = [1, 0, 2]>(back) "
-            "y = Concat<axis = -1>(p, q)",
-            1,
-        ),
-        ("t,b,8", 1, "all", "y = Concat<axis = 2>(back, ahead)", 0),
-        ("t,c,4", 1, "all", "y = Concat<axis = 1>(ahead, back)", 0),
-        ("t,b,12", 1, "all", "y = Concat<axis = 2>(ahead, back, back)", 0),
-        (
-            "t,4,c", 1, "all",
-            "p = Transpose<perm = [0, 2, 1]>(ahead) q = Transpose<perm = [0, 2, 1]>(back) "
-            "y = Concat<axis = -1>(p, q)",
-            0,
-        ),
-    ],
-    ids=["all", "last", "turned", "reversed", "another axis", "three", "units not last"],
-)  # fmt: skip
-def test_fuse_direction_concat_transposes_and_reshapes(axes, axis, output, rest, count):
-    text = BOTH_WAYS % (axes, axis, output, *2 * ["one" if axis else "zero"], rest)
-    model = graph_of(text, w=normal(2, 12, 3), r=normal(2, 12, 4), zero=[0], one=[1])
-    graph, counts = rewritten(model, recurrence.fuse_direction_concat, x=normal(5, 2, 3))
-    assert counts == [count]
-    if count:
-        assert operators(graph) == ["GRU", "Transpose", "Reshape"]
 
 
 @pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])

@@ -90,24 +90,6 @@ def test_replace_bool_casts_replaces_casts_of_masks_in_a_loop(cast_condition, co
     assert ("cannot be safely updated" in capfd.readouterr().err) is (count == 1)
 
 
-def test_double_negations_and_casts_to_the_same_type_are_removed():
-    model = graph_of(
-        """
-        agraph (bool[4] c, float[4] x) => (float[4] y) {
-          no = Not(c)
-          yes = Not(no)
-          same = Cast<to = 1>(x)
-          y = Where(yes, same, zero)
-        }
-        """,
-        zero=np.float32(0),
-    )
-    c, x = np.array([True, False, True, False]), np.ones(4, "float32")
-    graph, counts = rewritten(model, conditions.drop_noop_casts, c=c, x=x)
-    assert counts == [2]
-    assert operators(graph) == ["Where"]
-
-
 def test_compare_steps_as_int32_leaves_int64_limits():
     text = (STEPS % "float_t").replace("int32 n", "int64 n")
     model = graph_of(text, ten=np.int64(10), yes=np.bool_(True), zero=np.int64(0))

@@ -5,6 +5,7 @@ import onnx_ir
 from graphs import bodies, graph_of, loop, normal, results, rewritten
 
 from keras_bahdanau_export.graph.passes import optimizer, top_k
+from keras_bahdanau_export.graph.passes.editing import remove_unused
 
 
 def test_optimize_runs_every_pass_until_nothing_changes():
@@ -87,3 +88,20 @@ def test_optimize_keeps_two_random_draws_apart():
     optimizer.optimize(lean)
     a, b = results(onnx_ir.serde.serialize_model(lean), {"x": np.zeros(8, "float32")})
     assert (a != b).all()
+
+
+def test_constants_that_only_an_unused_loop_reads_are_removed():
+    text = """
+        agraph (float[n,2] x) => (float[n,2] y) {
+          unused = Loop <body = step (int64 t, bool go, float[n,2] h)
+            => (bool more, float[n,2] new) {
+              more = Identity(go)
+              new = Add(h, weights)
+          }> (two, yes, x)
+          y = Identity(x)
+        }
+    """
+    model = onnx_ir.serde.deserialize_model(graph_of(text, weights=normal(2), two=2, yes=True))
+    remove_unused(model)
+    assert [node.op_type for node in model.graph] == ["Identity"]
+    assert not model.graph.initializers

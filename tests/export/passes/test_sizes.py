@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir
 import pytest
-from graphs import RNG, bodies, graph_of, normal, operators, rewritten
+from graphs import bodies, graph_of, normal, operators, rewritten
 
 from keras_bahdanau_export.graph.passes import loops, recurrence, shapes
 from keras_bahdanau_export.graph.passes.size_inference import SizeInference
@@ -155,33 +155,6 @@ def test_simplify_sizes_computes_a_size_without_slices():
     assert sorted(operators(graph)) == ["Cast", "Mul", "Range", "Shape", "Squeeze"]
 
 
-@pytest.mark.parametrize(
-    "target, count", [("n, six", 1), ("two, half", 1), ("m, six", 0), ("n, m, one", 0)]
-)
-def test_infer_reshape_sizes_infer_the_single_size_known_only_at_run_time(target, count):
-    axes = ",".join("abc"[: target.count(",") + 1])
-    model = graph_of(
-        f"""
-        agraph (float[n,m,6] x, float[n,6] z) => (float[{axes}] y) {{
-          n = Shape<start = 0, end = 1>(x)
-          m = Shape<start = 1, end = 2>(x)
-          two = Mul(n, pair)
-          target = Concat<axis = 0>({target})
-          y = Reshape(z, target)
-        }}
-        """,
-        six=[6],
-        half=[3],
-        pair=[2],
-        one=[1],
-    )
-    rows, width = (6, 6) if "m, one" in target else (2, 2)
-    feeds = {"x": np.zeros((rows, width, 6), "f"), "z": normal(rows, 6)}
-    graph, counts = rewritten(model, shapes.infer_reshape_sizes, **feeds)
-    assert counts == [count]
-    assert ("Concat" in operators(graph)) == (not count)
-
-
 def test_drop_noop_reshapes_removes_reshapes_and_expands_to_the_same_shape():
     model = graph_of(
         """
@@ -198,23 +171,6 @@ def test_drop_noop_reshapes_removes_reshapes_and_expands_to_the_same_shape():
     )
     graph, counts = rewritten(model, shapes.drop_noop_reshapes, x=normal(2, 6))
     assert counts == [3] and operators(graph) == ["Tanh", "Concat"]
-
-
-@pytest.mark.parametrize("batch_dims, count", [(1, 1), (0, 0)])
-def test_replace_gather_nd_replaces_gather_nd_of_single_elements(batch_dims, count):
-    model = graph_of(
-        f"""
-        agraph (int32[3,5] x, int64[3,2] i) => (int32 y) {{
-          places = Unsqueeze(i, last)
-          y = GatherND<batch_dims = {batch_dims}>(x, places)
-        }}
-        """,
-        last=[-1],
-    )
-    feeds = {"x": RNG.integers(9, size=(3, 5), dtype="int32"), "i": RNG.integers(-3, 3, (3, 2))}
-    graph, counts = rewritten(model, shapes.replace_gather_nd, **feeds)
-    assert counts == [count]
-    assert ("GatherElements" in operators(graph)) == bool(count)
 
 
 @pytest.mark.parametrize("value, count", [(0.0, 1), (0.5, 0)])

@@ -12,7 +12,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     nodes_of,
     producer_of,
     replace_node,
-    replace_uses,
 )
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
@@ -102,22 +101,6 @@ def replace_bool_casts(graph):
         one, zero = (add_initializer(graph, f"{dtype}_{n}", np.array(n, dtype)) for n in (1, 0))
         replace_node(graph, cast, "Where", [condition, one, zero])
         count += 1
-    return count
-
-
-def drop_noop_casts(graph):
-    """Replace `not not c` by `c`, and a cast of a value to its own type by the value."""
-    count = 0
-    for node in nodes_of(graph, "Not", "Cast"):
-        if node.op_type == "Cast":
-            is_noop = node.inputs[0].dtype == ir.DataType(node.attributes["to"].value)
-            source = node.inputs[0] if is_noop else None
-        else:
-            inner = producer_of(node.inputs[0], "Not")
-            source = inner.inputs[0] if inner is not None else None
-        if source is not None:
-            replace_uses(node.outputs[0], source)
-            count += 1
     return count
 
 

@@ -19,7 +19,6 @@ from onnx_ir.passes import common
 from keras_bahdanau_export.graph.passes.conditions import (
     compare_as_integers,
     compare_steps_as_int32,
-    drop_noop_casts,
     fuse_masked_sums,
     replace_bool_casts,
 )
@@ -46,15 +45,12 @@ from keras_bahdanau_export.graph.passes.matmuls import (
 )
 from keras_bahdanau_export.graph.passes.recurrence import (
     drop_zero_states,
-    fuse_direction_concat,
     fuse_directions,
 )
 from keras_bahdanau_export.graph.passes.shapes import (
     drop_index_wrapping,
     drop_noop_reshapes,
     fuse_reshapes,
-    infer_reshape_sizes,
-    replace_gather_nd,
     simplify_sizes,
     widen_ranges,
     widen_shapes,
@@ -70,7 +66,6 @@ PASSES = (
     fuse_masked_sums,
     compare_as_integers,
     compare_steps_as_int32,
-    drop_noop_casts,
     drop_index_wrapping,
     widen_shapes,
     widen_ranges,
@@ -80,12 +75,9 @@ PASSES = (
     fuse_reshapes,
     split_top_k,
     fuse_directions,
-    fuse_direction_concat,
     drop_zero_states,
-    infer_reshape_sizes,
     simplify_sizes,
     drop_noop_reshapes,
-    replace_gather_nd,
     replace_bool_casts,  # the casts that the other passes did not remove
 )
 

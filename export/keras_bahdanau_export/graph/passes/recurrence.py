@@ -11,8 +11,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     depends_on,
     insert_node,
     nodes_of,
-    producer_of,
-    replace_node,
     replace_value,
 )
 
@@ -81,32 +79,6 @@ def fuse_directions(graph):
     return count
 
 
-def fuse_direction_concat(graph):
-    """Replace the concatenation of both directions by a transpose and a reshape.
-
-    This makes one copy, where `concat(squeeze(split(y)), ...)` makes two. OpenVINO does not compile
-    the latter for sizes that are only known at run time.
-    """
-    count = 0
-    for concat in nodes_of(graph, "Concat"):
-        sides = [_direction_of_output(side) for side in concat.inputs]
-        if len(sides) != 2 or None in sides:
-            continue
-        (output, index, order), (other, other_index, other_order) = sides
-        if (output, order, index, other_index) != (other, other_order, 0, 1):
-            continue
-        rank = len(order)
-        if order[-1] != rank - 1 or concat.attributes["axis"].value not in (-1, rank - 2):
-            continue
-        units = 2 * output.producer().attributes["hidden_size"].value
-        transposed = insert_node(graph, concat, "Transpose", output, perm=order)
-        shape = np.array([0] * (rank - 2) + [units])
-        shape = add_initializer(graph, f"both_ways_{rank}_{units}", shape)
-        replace_node(graph, concat, "Reshape", [transposed, shape])
-        count += 1
-    return count
-
-
 def _is_zero(value):
     """Whether a value is known to contain only zeros."""
     array, node = constant_array(value), value.producer()
@@ -151,30 +123,3 @@ def _are_opposite(first, second):
         and not depends_on(first, second)
         and not depends_on(second, first)
     )
-
-
-def _direction_of_output(value):
-    """Return which direction of a bidirectional operator's output a value is, or `None`.
-
-    Returns:
-        `(output, index, order)`: the output of the operator; 0 for its forward direction or 1; and
-        the axes of the output in the order of `value`, with the axis of the directions before the
-        last one.
-    """
-    transpose = producer_of(value, "Transpose")
-    squeeze = producer_of(value if transpose is None else transpose.inputs[0], "Squeeze")
-    split = producer_of(squeeze.inputs[0], "Split") if squeeze is not None else None
-    if split is None or len(split.outputs) != 2 or len(squeeze.inputs) < 2:
-        return None
-    output, axes = split.inputs[0], constant_array(squeeze.inputs[1])
-    layer = output.producer()
-    if layer is None or layer.op_type not in _LAYERS or _direction(layer) != "bidirectional":
-        return None
-    rank = 4 if output is layer.outputs[0] else 3
-    axis = split.attributes["axis"].value if "axis" in split.attributes else 0
-    if axes is None or (axes % rank).tolist() != [axis % rank]:
-        return None
-    other_axes = [i for i in range(rank) if i != axis % rank]
-    permutation = range(rank - 1) if transpose is None else transpose.attributes["perm"].value
-    order = [other_axes[i] for i in permutation]
-    return output, split.outputs.index(squeeze.inputs[0]), [*order[:-1], axis % rank, order[-1]]

@@ -1,7 +1,5 @@
 """Passes over shape arithmetic, reshapes and gathers."""
 
-from math import prod
-
 import numpy as np
 import onnx_ir as ir
 
@@ -18,7 +16,6 @@ from keras_bahdanau_export.graph.passes.editing import (
 )
 from keras_bahdanau_export.graph.passes.size_inference import SizeInference, fixed_size
 
-_LAST_AXIS_OF_TWO = {"axis": ir.AttrInt64("axis", 1)}
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 # Operators whose result has the elements of the first input, and operators that compute with all.
 _SELECTING = ("Gather", "Slice", "Squeeze", "Unsqueeze")
@@ -134,25 +131,6 @@ def simplify_sizes(graph):
     return count
 
 
-def infer_reshape_sizes(graph):
-    """Replace the only unknown size in the shape of a reshape by -1, to make the shape constant."""
-    sizes, count = SizeInference(graph), 0
-    for reshape in nodes_of(graph, "Reshape"):
-        target = reshape.inputs[1]
-        if constant_array(target) is not None or "allowzero" in reshape.attributes:
-            continue
-        shape = sizes.contents.get(target)
-        if shape is None:
-            continue
-        numbers = [-1 if size.as_int is None else size.as_int for size in shape]
-        if numbers.count(-1) > 1 or 0 in numbers or not _is_inferable(sizes, reshape, shape):
-            continue
-        inferred = add_initializer(graph, f"{target.name}_inferred", np.array(numbers))
-        reshape.replace_input_with(1, inferred)
-        count += 1
-    return count
-
-
 def drop_noop_reshapes(graph):
     """Remove a reshape or expansion of a value to the shape that it already has."""
     sizes, count = SizeInference(graph), 0
@@ -162,34 +140,6 @@ def drop_noop_reshapes(graph):
             replace_uses(node.outputs[0], node.inputs[0])
             count += 1
     return count
-
-
-def replace_gather_nd(graph):
-    """Replace a `GatherND` of single numbers from each row by `GatherElements`.
-
-    CUDA has no `GatherND` of int32.
-    """
-    count, sizes = 0, SizeInference(graph)
-    for gather in nodes_including_loops(graph, "GatherND"):
-        data, unsqueeze = gather.inputs[0], producer_of(gather.inputs[1], "Unsqueeze")
-        batches = gather.attributes["batch_dims"].value if "batch_dims" in gather.attributes else 0
-        axes = constant_array(unsqueeze.inputs[1]) if unsqueeze is not None else None
-        if batches != 1 or axes is None or axes.tolist() not in ([-1], [2]):
-            continue
-        inputs = [data, unsqueeze.inputs[0]]
-        if all(len(sizes.dims.get(value, ())) == 2 for value in inputs):
-            replace_node(gather.graph, gather, "GatherElements", inputs, _LAST_AXIS_OF_TWO)
-            count += 1
-    return count
-
-
-def _is_inferable(sizes, reshape, shape):
-    """Whether a reshape can infer the unknown size of its shape from its input."""
-    before = sizes.dims.get(reshape.inputs[0])
-    if before is None:
-        return False
-    rest = prod((size for size in shape if size.as_int is not None), start=fixed_size(1))
-    return prod(before, start=fixed_size(1)).divide(rest) in shape
 
 
 def _integer_products(sizes, node):
