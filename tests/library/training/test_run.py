@@ -299,7 +299,11 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
             "must be one of 'auto', 'float32', 'mixed_bfloat16'. Received: 'float16'",
         ),
         ("schedule", "linear", "must be one of 'cosine', 'inverse-sqrt', 'constant'. Received"),
-        ("best_by", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
+        (
+            "best_by",
+            "ter",
+            "must be one of 'loss', 'bleu', 'chrf', 'exact', 'ser'. Received: 'ter'",
+        ),
         ("tokenize", None, "must be a name. Received: None"),
         ("patience", -1, "must be an int of at least 0. Received: -1"),
         ("validation_source", [], "must be a path, or several. Received: []"),
@@ -641,7 +645,7 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
     tokenizer = Tokenizer.from_pieces(pieces)
     loss, score = _evaluators(options(best_by="loss"), [([split], [split])], tokenizer)
-    assert score.references == [text]
+    assert score.references == [[text]]
     _, labels = loss.dataset[0]
     assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
     assert caplog.text == ""
