@@ -132,9 +132,15 @@ def _measured_values(value):
 
 
 def _shape(name, dims):
-    """Return a shape with a name for each dynamic axis."""
-    sizes = [size.as_int for size in dims]
-    return ir.Shape([f"{name}_{i}" if n is None else n for i, n in enumerate(sizes)])
+    """Return a shape whose dynamic axes are named by the input axes that they are products of."""
+    axes = []
+    for i, size in enumerate(dims):
+        names = [value.shape[axis].value for value, axis in size.axes if value.producer() is None]
+        factor = [] if size.factor == 1 else [f"times_{size.factor}"]
+        all_named = len(names) == len(size.axes) and None not in names
+        axes.append("_".join([*names, *factor]) if all_named else f"{name}_{i}")
+    integers = [size.as_int for size in dims]
+    return ir.Shape([axis if n is None else n for axis, n in zip(axes, integers, strict=True)])
 
 
 def _part(model, inputs, outputs, shapes):
