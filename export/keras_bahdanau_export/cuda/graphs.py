@@ -45,8 +45,9 @@ def split_at_loop(model):
     body = loop.attributes["body"].value
     states = {f"state_{i}": value for i, value in enumerate(loop.outputs)}
     shapes = [_shape(f"state_{i}", sizes.dims[v]) for i, v in enumerate(body.inputs[2:])]
+    step_nodes = set(body)
     go_on, *next_states = _move_body_behind(loop, body)
-    memory = {f"memory_{i}": v for i, v in enumerate(_values_for_loop_and_end(loop, sizes))}
+    memory = {f"memory_{i}": v for i, v in enumerate(_memory(loop, step_nodes, sizes))}
     shapes += [_shape(name, sizes.dims[value]) for name, value in memory.items()]
     shapes = dict(zip([*states, *memory], shapes, strict=True))
     start = dict(zip(states, loop.inputs[2:], strict=True)) | memory
@@ -92,10 +93,10 @@ def _move_body_behind(loop, body):
     return outputs
 
 
-def _values_for_loop_and_end(loop, sizes):
+def _memory(loop, step_nodes, sizes):
     """Return the values from before the loop that the step and the end read, in order.
 
-    They recompute sizes, and whatever depends only on constants.
+    A step recomputes sizes and what depends only on constants; the end, what depends on sizes, too.
     """
     after, values = set(loop.outputs), {}
     for node in loop.graph:
@@ -106,6 +107,8 @@ def _values_for_loop_and_end(loop, sizes):
         for value in read:
             measured = _measured_values(value)
             is_recomputed = value in sizes.contents or measured == []
+            if node not in step_nodes:
+                is_recomputed = measured is not None
             values |= dict.fromkeys(measured if is_recomputed else [value])
     return [value for value in values if value not in after]
 
@@ -132,9 +135,15 @@ def _measured_values(value):
 
 
 def _shape(name, dims):
-    """Return a shape with a name for each dynamic axis."""
-    sizes = [size.as_int for size in dims]
-    return ir.Shape([f"{name}_{i}" if n is None else n for i, n in enumerate(sizes)])
+    """Return a shape whose dynamic axes are named by the input axes that they are products of."""
+    axes = []
+    for i, size in enumerate(dims):
+        names = [value.shape[axis].value for value, axis in size.axes if value.producer() is None]
+        factor = [] if size.factor == 1 else [f"times_{size.factor}"]
+        all_named = len(names) == len(size.axes) and None not in names
+        axes.append("_".join([*names, *factor]) if all_named else f"{name}_{i}")
+    integers = [size.as_int for size in dims]
+    return ir.Shape([axis if n is None else n for axis, n in zip(axes, integers, strict=True)])
 
 
 def _part(model, inputs, outputs, shapes):
