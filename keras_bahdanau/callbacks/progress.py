@@ -29,10 +29,12 @@ class ProgressDisplay(keras.callbacks.Callback):
         tokens_per_step: Mean number of target tokens in a batch.
         console: A `rich.console.Console` (rich is a dependency of Keras); one on standard error if
             `None`.
+        measures: Names of the `MEASURES` of held-out text to show, if they are in the logs.
     """
 
-    def __init__(self, tokens_per_step, console=None):
+    def __init__(self, tokens_per_step, console=None, measures=("loss", "bleu", "chrf")):
         super().__init__()
+        self.measures = measures
         console = Console(stderr=True) if console is None else console
         self.tokens_per_step = tokens_per_step
         self.console = console
@@ -69,9 +71,9 @@ class ProgressDisplay(keras.callbacks.Callback):
         self.progress.remove_task(self.task)
         seconds = time.perf_counter() - self.start_time
         held_out = "".join(
-            f"{'val_loss' if name == 'loss' else measure.title} "
-            f"{logs[f'val_{name}']:.{measure.places}f}  "
-            for name, measure in MEASURES.items()
+            f"{'val_loss' if name == 'loss' else MEASURES[name].title} "
+            f"{logs[f'val_{name}']:.{MEASURES[name].places}f}  "
+            for name in self.measures
             if f"val_{name}" in logs
         )
         self.console.print(

@@ -140,7 +140,9 @@ def run_training(options, output, texts, callbacks=(), verbose=True, console=Non
             epochs_done=dataset.epoch,
             patience=options.patience,
         )
-        display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
+        is_exact = options.best_by in ("exact", "ser")  # all measures do not fit on a line
+        measures = ("exact", "ser") if is_exact else ("loss", "bleu", "chrf")
+        display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console, measures)
         rank0_callbacks = [
             *callbacks,
             checkpoint,

@@ -131,8 +131,8 @@ def test_an_older_artifact_is_verified_without_scores(artifact, model, tmp_path)
         for name in ("model.onnx", "tokenizer.json"):
             shutil.copy(artifact[0] / name, folder)
         manifest = read_manifest(artifact[0])
-        names = ("signatures", "search", "vocabulary", "max_source_length")
-        contents = {name: getattr(manifest, name) for name in names}
+        contents = {name: getattr(manifest, name) for name in ("vocabulary", "max_source_length")}
+        contents["search"] = manifest.search.document
         contents["signatures"] = {"model.onnx": manifest.signatures["model.onnx"]}
         write_manifest(folder, contents)
     parity = verify(model, tmp_path / "old")

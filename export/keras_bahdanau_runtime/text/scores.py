@@ -31,8 +31,8 @@ MEASURES = {
     "loss": Measure("loss per token", "min", 3),
     "bleu": Measure("BLEU", "max", 2),
     "chrf": Measure("chrF", "max", 2),
-    "exact": Measure("exact matches", "max", 1),
-    "ser": Measure("symbol error rate", "min", 1),
+    "exact": Measure("exact", "max", 1),
+    "ser": Measure("symbol errors", "min", 1),
 }
 
 

@@ -108,6 +108,17 @@ def test_a_run_leaves_its_models_options_history_and_logs(finished):
     assert model.encoder.dropout == chosen.encoder_dropout
 
 
+def test_a_run_that_is_judged_by_exact_matches_shows_them(finished, tmp_path):
+    chosen, *_ = finished
+    judged = dataclasses.replace(
+        chosen, best_by="exact", epochs=1, every=None, average=0, log_dir=None
+    )
+    output = io.StringIO()
+    train(judged, tmp_path / "run", console=Console(file=output))
+    assert re.search(r"  exact 0\.0  symbol errors \d+\.\d  \d+ s$", output.getvalue().rstrip())
+    assert "BLEU" not in output.getvalue()
+
+
 def test_an_interrupted_run_restores_standard_output(finished, tmp_path):
     chosen, *_ = finished
     before = sys.stdout
