@@ -42,11 +42,12 @@ exclude_patterns = [
     "**/README.md",
 ]
 nitpicky = True
-# Annotations name types of other packages, whose pages are not part of this site, and three classes
+# Annotations name types of other packages, whose pages are not part of this site, and four classes
 # of the runtime that are not public. Any other name without an entry fails the build.
 nitpick_ignore_regex = [("py:class", r"(collections|keras|numpy|os|pathlib)\..+")]
 nitpick_ignore = [
     ("py:class", "keras_bahdanau_runtime.manifest.Manifest"),
+    ("py:class", "keras_bahdanau_runtime.search_settings.ManifestSearch"),
     ("py:class", "keras_bahdanau.data.corpus.Shard"),
     ("py:class", "keras_bahdanau_runtime.text.tokenizer.TextDecoder"),
 ]
