@@ -1,4 +1,4 @@
-"""What each graph pass saves: the exported search with all passes against all but one.
+"""Time and size that each graph pass saves: the exported search without one pass, and with all.
 
     python benchmarks/bench_passes.py build FOLDER           # graphs; needs TensorFlow
     python benchmarks/bench_passes.py run FOLDER [CASE...]   # their times

@@ -37,7 +37,7 @@ class Range(NamedTuple):
 
     @property
     def noun(self) -> str:
-        """What a value must be, for messages: "an int" or "a number"."""
+        """Noun for a value in messages: "an int" or "a number"."""
         return "an int" if self.kind is int else "a number"
 
     @property

@@ -186,7 +186,9 @@ class WordCache:
     def __init__(self, side: Any, encode_block: Callable[[list[str]], list[list[int]]]) -> None:
         self._encode = encode_block
         self._splits_words = _splitting_rules(side) in [
-            _splitting_rules(Tokenizer.train(["a"], ["a"], 260, False, normalization=form).source)
+            _splitting_rules(
+                Tokenizer.train(["a"], ["a"], 260, form != "nfd", normalization=form).source
+            )
             for form in (None, *NORMALIZATIONS)
         ]
         self._ids_by_word: dict[str, list[int]] = {}

@@ -39,10 +39,10 @@ def test_spaces_between_symbols_count_for_exact_matches_only():
 
 
 def test_intervals_contain_the_rates_and_shrink_with_the_number_of_outputs():
-    few = compare(["a", "b"] * 10, [["a"]] * 20)
-    many = compare(["a", "b"] * 1000, [["a"]] * 2000)
+    small = compare(["a", "b"] * 10, [["a"]] * 20)
+    large = compare(["a", "b"] * 1000, [["a"]] * 2000)
     # The standard deviation of a share of 0.5 of n is sqrt(0.25 / n): 11.2 and 1.12 percent.
-    for comparisons, deviation in ((few, 11.18), (many, 1.118)):
+    for comparisons, deviation in ((small, 11.18), (large, 1.118)):
         for low, high in error_intervals(comparisons).values():
             assert low == pytest.approx(50 - 1.96 * deviation, abs=0.3 * deviation)
             assert high == pytest.approx(50 + 1.96 * deviation, abs=0.3 * deviation)

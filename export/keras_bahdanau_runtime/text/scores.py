@@ -26,7 +26,8 @@ class Measure(NamedTuple):
         return new - old if self.mode == "max" else old - new
 
 
-# By the name in logs (after `val_`), in files and in options. All but the loss are in percent.
+# The keys are the names in options, in files and, after `val_`, in logs. All values but the loss
+# are percentages.
 MEASURES = {
     "loss": Measure("loss per token", "min", 3),
     "bleu": Measure("BLEU", "max", 2),

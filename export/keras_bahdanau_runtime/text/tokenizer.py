@@ -510,7 +510,7 @@ class Tokenizer:
 
     @property
     def target_unit(self) -> str:
-        """What an error in a target text is counted in: "symbols" between spaces, or "characters".
+        """Unit in which errors of target texts are counted: "symbols" or "characters".
 
         Example:
 
