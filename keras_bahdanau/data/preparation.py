@@ -142,6 +142,7 @@ def prepare(
     if loaded is not None:
         _check_defaults(learned)
         learned = dict.fromkeys(learned)
+        text_format.check_columns(loaded.has_columns)
     elif checked.tokenizer != "bpe":  # corpora of earlier versions have no such option
         learned["kind"] = checked.tokenizer
     job = _Job(
@@ -247,6 +248,7 @@ class _Job:
                 self.options["joint"],
                 normalization=self.options["normalization"],
                 kind=self.options.get("kind", "bpe"),
+                has_columns=self.text_format.joins_columns,
             )
         self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
