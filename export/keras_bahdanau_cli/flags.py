@@ -15,7 +15,7 @@ import click
 
 from keras_bahdanau_cli.help_pages import HelpCommand, type_name
 from keras_bahdanau_runtime.errors import argument_error, quote
-from keras_bahdanau_runtime.option_fields import item_type, option
+from keras_bahdanau_runtime.option_fields import flag_names, item_type, option
 from keras_bahdanau_runtime.option_files import read_options
 
 _Options = TypeVar("_Options")
@@ -108,7 +108,7 @@ def _parameter(field: Field[Any], is_partial: bool) -> click.Parameter:
         metavar = shape % field.name + "..." * is_list
         nargs = -1 if is_list else 1
         return click.Argument([field.name], help=help, metavar=metavar, nargs=nargs, **settings)
-    names = metadata.get("flags", "").split() or [f"--{field.name.replace('_', '-')}"]
+    names = flag_names(field)
     if kind is bool:
         settings["is_flag"] = True
         if "flags" not in metadata:

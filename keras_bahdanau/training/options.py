@@ -7,7 +7,11 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau.data.options import TokenizerOptions
+from keras_bahdanau.data.options import (
+    TOKENIZER_OPTIONS,
+    TokenizerOptions,
+    join_sides,
+)
 from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.errors import argument_error
@@ -16,10 +20,7 @@ from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.search_settings import RANGES
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.scores import MEASURES
-from keras_bahdanau_runtime.text.tokenizer import (
-    KINDS,
-    Tokenizer,
-)
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # Models by option, with the names of their classes.
 MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
@@ -133,12 +134,6 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     )
     model: str | None = _model_option(
         "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
-    )
-    target_tokenizer: Path | None = option(
-        None,
-        "File of the tokenizer of the translations, if that of --tokenizer is only for "
-        "the sources.",
-        panel="Data",
     )
     units: int | None = _model_option(
         "units", "Width of each recurrence.", limits=_COUNT, panel="Model"
@@ -395,42 +390,20 @@ class TrainingOptions(TextFormat, TokenizerOptions):
 
     def _check_tokenizer(self) -> None:
         """Raise a `ValueError` for options of a tokenizer that is not learned."""
-        has_file = self.tokenizer not in KINDS
-        owner, fixed = "", ["vocabulary_size", "joint", "normalization"]
         if self.is_prepared:
-            owner = "a prepared corpus, which has a tokenizer"
-            fixed += ["tokenizer", "target_tokenizer"]
-        elif self.init is not None:
-            owner = "`init`, which has a tokenizer"
-            fixed += ["tokenizer"] * (not has_file)
-        elif has_file:
-            owner = f"the tokenizer {self.tokenizer}"
-        elif self.tokenizer == "bytes":
-            owner, fixed = "`tokenizer` bytes", ["vocabulary_size"]
-        for name in fixed * bool(owner):
-            value = getattr(self, name)
-            if value != getattr(TrainingOptions, name):
-                raise argument_error(name, f"be left out for {owner}", value)
-        if self.target_tokenizer is not None and not has_file:
-            raise argument_error(
-                "target_tokenizer",
-                "be given with a file as `tokenizer`",
-                received=f"{str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}",
-            )
+            self.check_left_out(TOKENIZER_OPTIONS, "a prepared corpus, which has a tokenizer")
+        elif self.init is not None and self.learns:
+            self.check_left_out(TOKENIZER_OPTIONS, "`init`, which has a tokenizer")
 
     def load_tokenizer(self) -> Tokenizer | None:
-        """Load the files of `tokenizer` and `target_tokenizer`, or return `None` to learn one.
+        """Load the tokenizer of both sides, or return `None` if that of a side is learned.
 
         Raises:
             ValueError: As `Tokenizer.load`.
             OSError: A file cannot be read.
         """
-        if self.tokenizer in KINDS:
-            return None
-        tokenizer = Tokenizer.load(self.tokenizer)
-        if self.target_tokenizer is None:
-            return tokenizer
-        return Tokenizer.combine(tokenizer, Tokenizer.load(self.target_tokenizer))
+        source, target = (None, None) if self.learns else self.load_sides()
+        return None if source is None or target is None else join_sides(source, target)
 
     @property
     def mixed(self) -> tuple[tuple[Path, float], ...]:

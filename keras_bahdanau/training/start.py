@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_bahdanau.data.blocks import check_files
 from keras_bahdanau.data.corpus import MANIFEST_FILE, PreparedCorpus
+from keras_bahdanau.data.options import TOKENIZER_OPTIONS
 from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
@@ -34,7 +35,7 @@ from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
-from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
@@ -250,25 +251,25 @@ def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
         text_format = options.text_format
         if options.source.parent == output / DISTILLED_FOLDER:  # texts that `distill` wrote
             text_format = replace(text_format, encoding=UTF_8)
+        tokenizer = tokenizer or _given_tokenizer(options, output)
+        learned = {name: getattr(options, name) for name in TOKENIZER_OPTIONS}
         prepare(
             texts.sources,
             texts.targets,
             output / CORPUS_FOLDER,
-            tokenizer or _given_tokenizer(options, output) or options.tokenizer,
-            vocabulary_size=options.vocabulary_size,
-            joint=options.joint,
-            normalization=options.normalization,
             seed=options.seed,
             text_format=text_format,
+            **(learned if tokenizer is None else {"tokenizer": tokenizer}),
         )
 
 
 def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
     """Return the tokenizer of `init` or of a file, or `None` to learn one.
 
-    A run with a checkpoint reads its own, so `init` and the file may have been changed or deleted.
+    If the tokenizer of only one side is a file, it is `None`, too. A run with a checkpoint reads
+    its own, so `init` and the file may have been changed or deleted.
     """
-    if options.init is None and options.tokenizer in KINDS:
+    if options.init is None and options.learns:
         return None
     checkpoint = output / LAST_FILE
     if checkpoint.exists():
