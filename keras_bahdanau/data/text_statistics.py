@@ -11,6 +11,7 @@ from keras_bahdanau.data.blocks import Paths, raise_no_pair, read_blocks
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat
 
 SAMPLE_PAIRS = 100_000  # first pairs that are counted
+_PIECES_OF_WORD = 1.3  # about, of byte pairs
 _BLOCK_PAIRS = 10_000  # read at once
 MAX_SYMBOLS = 1000  # different words of texts of symbols
 MAX_NEW_WORDS = 0.02  # share among the words of further texts of symbols
@@ -107,6 +108,11 @@ class TextStatistics:
         )
         return Selection(size, f"{self.words:,} words, about {self.words // size:,} for each piece")
 
+    def length(self, kind: str) -> float:
+        """Return the approximate mean number of pieces of a text, with the one at its end."""
+        number = {"characters": self.characters, "symbols": self.words, "words": self.words}
+        return number.get(kind, _PIECES_OF_WORD * self.words) / max(self.texts, 1) + 1
+
     @property
     def is_composed(self) -> bool:
         """Whether decomposition halves the number of different characters, as for Hangul."""
@@ -120,13 +126,11 @@ class PairStatistics:
     Args:
         source: `TextStatistics` of the sources.
         target: `TextStatistics` of the targets.
-        identical: Number of pairs with two equal sides.
         is_complete: Whether these are all pairs.
     """
 
     source: TextStatistics
     target: TextStatistics
-    identical: int = 0
     is_complete: bool = True
 
     @property
@@ -140,7 +144,7 @@ class PairStatistics:
 
         Example:
 
-        >>> PairStatistics.of([("a", "b"), ("c", "c")]).identical
+        >>> PairStatistics.of([("a", "b"), ("c", "d")], limit=1).pairs
         1
         """
         iterator = iter(pairs)
@@ -149,7 +153,6 @@ class PairStatistics:
         return cls(
             TextStatistics.of(source),
             TextStatistics.of(target),
-            identical=sum(source == target for source, target in sample),
             is_complete=next(iterator, None) is None,
         )
 
