@@ -182,6 +182,7 @@ def test_symbols_of_later_columns_are_pieces_that_no_other_text_has(kind, joint,
     assert json.loads((tmp_path / "tokenizer.json").read_bytes())["version"] == 4
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded == tokenizer and loaded.has_columns and loaded.is_learned
+    assert loaded.kinds[0] == kind
     expected = [["\tN", ";PL"], ["\tN", " N", ";SG"], ["\t"]]
     symbols, others = set(), set()
     for text, pieces in zip(COLUMNS, expected, strict=True):

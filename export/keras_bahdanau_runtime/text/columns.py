@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from keras_bahdanau_runtime.ids import UNK
 
@@ -78,5 +79,6 @@ def _split(text: str, normalization: str | None) -> tuple[str, list[str]]:
     """Return the first column and the symbols of the later ones."""
     first, tab, later = text.partition(SEPARATOR)
     if normalization is not None:
-        later = unicodedata.normalize(normalization.upper(), later)
+        form: Any = normalization.upper()
+        later = unicodedata.normalize(form, later)
     return first, _SYMBOL.findall(tab + later)

@@ -269,7 +269,7 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
     name = name_of(source)
     indices = _tab_columns(text_format)
     needed = max(indices) + 1
-    is_exact = text_format.source_column is text_format.target_column is None
+    is_exact = text_format.source_column is None and text_format.target_column is None
     skips = text_format.skips
     for number, line in enumerate(text_format.lines(source, warn), start=1):
         if skips and UNDECODABLE in line:

@@ -468,6 +468,21 @@ class Tokenizer:
         )
 
     @property
+    def kinds(self) -> tuple[str, str]:
+        """Kinds of the source and target pieces; "other" for those of another library.
+
+        Example:
+
+        >>> Tokenizer.train(["a"], ["b"], kind=("characters", "bytes"), joint=False).kinds
+        ('characters', 'bytes')
+        """
+        source, target = (
+            _kind_of(side, spelling)
+            for side, spelling in zip((self._source, self._target), self._spellings, strict=True)
+        )
+        return source, target
+
+    @property
     def normalization(self) -> str | None:
         """Unicode form that source texts are converted to, "nfc", "nfkc" or "nfd"; or `None`."""
         normalizer = json.loads(self._source.to_str())["normalizer"] or {}
@@ -750,6 +765,20 @@ def _spelling_of(kind: str) -> Spelling:
     # Words and symbols have the space before them, but a character does not. An unknown symbol is
     # also decoded with a space, so that it does not change the symbol before it.
     return Spelling(strips_space=kind != "characters", mark="" if kind == "symbols" else None)
+
+
+def _kind_of(side: Any, spelling: Spelling) -> str:
+    """Return the kind of the pieces of one side, or "other"."""
+    form = _form(side)
+    for kind in KINDS:
+        forms = [
+            _form(_untrained(normalization, kind)) for normalization in (None, *NORMALIZATIONS)
+        ]
+        if form in forms and replace(spelling, has_columns=False) == _spelling_of(kind):
+            vocabulary = side.get_vocab()
+            size = len(vocabulary) - len(spelling.symbols(vocabulary))
+            return "bytes" if kind == "bpe" and size <= MIN_VOCABULARY_SIZE else kind
+    return "other"
 
 
 def _learn(
