@@ -14,16 +14,8 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 PHONEMES = [("read", "R EH1 D"), ("dear", "D IH1 R")] * 150
 # Options that are only for models and texts of other kinds, or that stay as they are.
-OPEN = {
-    *("source_tokenizer", "target_tokenizer", "vocabulary_size", "joint", "normalization", "every")
-}
-    "source_tokenizer",
-    "target_tokenizer",
-    "vocabulary_size",
-    "joint",
-    "normalization",
-    "every",
-}
+OPEN = {"every", "vocabulary_size", "joint", "normalization"}
+OPEN |= {"source_tokenizer", "target_tokenizer"}
 
 
 def options(**values):
