@@ -15,7 +15,7 @@ import click
 
 from keras_bahdanau_cli.help_pages import HelpCommand, type_name
 from keras_bahdanau_runtime.errors import argument_error, quote
-from keras_bahdanau_runtime.option_fields import item_type, option
+from keras_bahdanau_runtime.option_fields import flag_names, item_type, option
 from keras_bahdanau_runtime.option_files import read_options
 
 _Options = TypeVar("_Options")
@@ -36,14 +36,21 @@ class Without(NamedTuple):
     names: tuple[str, ...]
 
 
-def config_file(former_names: Mapping[str, str] | None = None) -> Any:
-    """Return the field of the flag `--config`; `former_names` are those of earlier versions.
+def config_file(
+    former_names: Mapping[str, str] | None = None,
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values,
+) -> Any:
+    """Return the field of the flag `--config`.
 
     The values of the file become the defaults of the command's parameters, so every flag and
     argument of the command can be in the file, and flags on the command line override it.
+
+    Args:
+        former_names: Present names of parameters by those of earlier versions.
+        upgrade: Returns the values that those of a file of an earlier version mean.
     """
     help = "YAML or JSON file with any of these options; flags override it."
-    return option(None, help, former_names=former_names or {})
+    return option(None, help, former_names=former_names or {}, upgrade=upgrade)
 
 
 class _Group(NamedTuple):
@@ -108,7 +115,7 @@ def _parameter(field: Field[Any], is_partial: bool) -> click.Parameter:
         metavar = shape % field.name + "..." * is_list
         nargs = -1 if is_list else 1
         return click.Argument([field.name], help=help, metavar=metavar, nargs=nargs, **settings)
-    names = metadata.get("flags", "").split() or [f"--{field.name.replace('_', '-')}"]
+    names = flag_names(field)
     if kind is bool:
         settings["is_flag"] = True
         if "flags" not in metadata:
@@ -120,20 +127,21 @@ def _parameter(field: Field[Any], is_partial: bool) -> click.Parameter:
     if "minimum" in metadata:
         settings["type"] = click.IntRange(min=metadata["minimum"])
     if "former_names" in metadata:
-        settings |= {"is_eager": True, "callback": _reader(metadata["former_names"])}
+        settings |= {"is_eager": True, "callback": _reader(metadata)}
     return click.Option(
         [field.name, *names], help=help, multiple=is_list, show_default=True, **settings
     )
 
 
-def _reader(former_names: Mapping[str, str]) -> Callable[..., Path | None]:
-    """Return the callback of the flag `--config`."""
+def _reader(metadata: Mapping[str, Any]) -> Callable[..., Path | None]:
+    """Return the callback of the flag `--config` with this metadata of its field."""
 
     def read(context: click.Context, _: Any, path: Path | None) -> Path | None:
         if path is not None:
-            values = read_options(path)
+            values = metadata["upgrade"](read_options(path))
+            names = metadata["former_names"]
             try:
-                context.default_map = _file_values(context.command, values, former_names)
+                context.default_map = _file_values(context.command, values, names)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
         return path

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from keras_bahdanau.data.options import PrepareOptions
 from keras_bahdanau_cli.arguments import argument, output_path
+from keras_bahdanau_cli.choices_table import choices_table
 from keras_bahdanau_cli.flags import Values
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
 from keras_bahdanau_runtime.errors import argument_error
@@ -74,6 +75,7 @@ def prepare(files: PreparedFiles, text_format: TextFormat, options: Values[Prepa
                 progress=lambda stage, done, total: bar.update(
                     task, description=stage, completed=done, total=total
                 ),
+                on_choices=lambda choices: console.print(choices_table(choices)),
                 text_format=text_format,
                 **options,
             )

@@ -45,6 +45,21 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help, **metadata})
 
 
+def flag_names(option: Field[Any]) -> list[str]:
+    """Return the names of the flag of an option, the longest form last.
+
+    Example:
+
+    >>> from dataclasses import dataclass, fields
+    >>> @dataclass
+    ... class Options:
+    ...     best_by: str = option("bleu", "Measure.")
+    >>> flag_names(fields(Options)[0])
+    ['--best-by']
+    """
+    return option.metadata.get("flags", "").split() or [f"--{option.name.replace('_', '-')}"]
+
+
 def item_type(option: Field[Any]) -> tuple[Any, bool]:
     """Return the type of the flag of an option, and whether there may be several values.
 

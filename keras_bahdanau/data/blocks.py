@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +147,22 @@ def read_blocks(
         check.warn()
     if block.sources or block.blank or block.bad or block.filtered:
         yield block
+
+
+def raise_no_pair(is_filtered: bool, bad: int) -> NoReturn:
+    """Raise the error for texts without a pair.
+
+    Args:
+        is_filtered: Whether rules have dropped pairs.
+        bad: Number of skipped bad lines.
+    """
+    rest = " that `filter` keeps" if is_filtered else ""
+    rest += f", and {bad} bad lines" if bad else ""
+    raise argument_error(
+        ("sources", "targets"),
+        "contain a pair of sentences",
+        received=f"none without a blank side{rest}",
+    )
 
 
 def check_files(**files: Paths | None) -> None:

@@ -1,50 +1,133 @@
 """Options of the preparation of a corpus."""
 
+import os
 from dataclasses import dataclass
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import check_options, option
-from keras_bahdanau_runtime.text.tokenizer import MIN_VOCABULARY_SIZE, NORMALIZATIONS
+from keras_bahdanau_runtime.text.tokenizer import (
+    KINDS,
+    MIN_VOCABULARY_SIZE,
+    NORMALIZATIONS,
+    Tokenizer,
+)
 from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
+
+AUTO = "auto"
+NO_NORMALIZATION = "none"
+_SIDES = ("source_tokenizer", "target_tokenizer")
+_TOKENIZERS = ("tokenizer", *_SIDES)
+_LEARNED = ("vocabulary_size", "joint", "normalization")  # options of pieces to learn
+TOKENIZER_OPTIONS = (*_LEARNED, *_TOKENIZERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
-    """Options of the tokenizer of a corpus: a file, or options of one to learn.
+    """Options of the tokenizer of a corpus: for each side a file, or options of one to learn.
+
+    Options that are `None`, and a `tokenizer` that is "auto", are chosen from the pairs; see
+    `choose_tokenizer`.
 
     Raises:
-        ValueError: A value has another type than its field, or is outside its limits.
+        ValueError: A value has another type than its field or is outside its limits, or options
+            contradict each other.
     """
 
     tokenizer: str = option(
-        "bpe",
-        "Kind of pieces to learn: bpe, words, characters, symbols (between spaces) or bytes; or a "
-        "file: a tokenizer.json of this package or of Hugging Face, or a .model of SentencePiece.",
+        AUTO,
+        "Kind of pieces to learn: bpe, words, characters, symbols (between spaces) or bytes; auto: "
+        "chosen for each side from its texts; or a file: a tokenizer.json of this package or of "
+        "Hugging Face, or a .model of SentencePiece.",
         panel="Data",
     )
-    vocabulary_size: int = option(
-        8000,
-        "Maximum number of pieces to learn.",
+    source_tokenizer: str | None = option(
+        None, "Kind or file for the sources; that of --tokenizer if absent.", panel="Data"
+    )
+    target_tokenizer: str | None = option(
+        None, "Kind or file for the translations; that of --tokenizer if absent.", panel="Data"
+    )
+    vocabulary_size: int | None = option(
+        None,
+        "Maximum number of pieces to learn; chosen from the number of words if absent.",
         limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
         panel="Data",
     )
-    joint: bool = option(
-        True, "One vocabulary for both languages, or two.", flags="--joint/--separate", panel="Data"
+    joint: bool | None = option(
+        None,
+        "One vocabulary for both languages, or two. If absent: one for byte pairs on both sides, "
+        "else two.",
+        flags="--joint/--separate",
+        panel="Data",
     )
     normalization: str | None = option(
         None,
-        "Unicode form that the tokenizer converts all text to: nfc or nfkc; or nfd for sources and "
-        "nfc for translations, which needs --separate; none by default.",
-        choices=("none", *NORMALIZATIONS),
+        "Unicode form that the tokenizer converts all text to: none, nfc or nfkc; or nfd for "
+        "sources and nfc for translations, which needs --separate. If absent: nfd for sources of "
+        "composed characters such as Hangul, else none.",
+        choices=(NO_NORMALIZATION, *NORMALIZATIONS),
         panel="Data",
     )
 
     def __post_init__(self) -> None:
+        for name in _TOKENIZERS:
+            value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
         check_options(self)
-        if self.normalization == "none":
-            object.__setattr__(self, "normalization", None)
-        if self.normalization == "nfd" and self.joint:
+        if not self.learns:
+            self.check_left_out(_LEARNED, f"the tokenizer {self.sides[0]}")
+        elif {"bytes"} == {side for side in self.sides if is_learned(side)}:
+            self.check_left_out(("vocabulary_size",), "`tokenizer` bytes")
+        if self.joint and self.normalization == "nfd":
             raise argument_error("joint", "be False for nfd, the form of sources", received="True")
+        source, target = self.sides
+        is_open = AUTO in self.sides and all(map(is_learned, self.sides))
+        if self.joint and source != target and not is_open:
+            raise argument_error(
+                "joint",
+                "be False for sides with different tokenizers",
+                received=f"True, for {source} and {target}",
+            )
+
+    def check_left_out(self, names: tuple[str, ...], owner: str) -> None:
+        """Raise a `ValueError` for the first option that has a value."""
+        for name in names:
+            value = getattr(self, name)
+            if value not in (None, AUTO):
+                raise argument_error(name, f"be left out for {owner}", value)
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Kind or file of the tokenizer of sources and of targets; "auto" if it is chosen."""
+        return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
+
+    @property
+    def learns(self) -> bool:
+        """Whether the pieces of a side are learned."""
+        return any(map(is_learned, self.sides))
+
+    def load_sides(self) -> tuple[Tokenizer | None, Tokenizer | None]:
+        """Load the tokenizer of each side; `None` for a side whose pieces are learned.
+
+        Raises:
+            ValueError: As `Tokenizer.load`.
+            OSError: A file cannot be read.
+        """
+        source, target = self.sides
+        first = None if is_learned(source) else Tokenizer.load(source)
+        if target == source:
+            return first, first
+        return first, None if is_learned(target) else Tokenizer.load(target)
+
+
+def is_learned(tokenizer: str) -> bool:
+    """Return whether an option names pieces to learn, and not a file."""
+    return tokenizer in (AUTO, *KINDS)
+
+
+def join_sides(source: Tokenizer, target: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with the sources of one and the targets of another, maybe the same."""
+    return source if source is target else Tokenizer.combine(source, target)
 
 
 @dataclass(frozen=True, kw_only=True)

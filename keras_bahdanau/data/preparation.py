@@ -35,9 +35,11 @@ from keras_bahdanau.data.blocks import (
     block_name,
     check_files,
     encode_block,
+    raise_no_pair,
     read_blocks,
     read_record,
 )
+from keras_bahdanau.data.choices import Choice, apply_choices, choose_tokenizer
 from keras_bahdanau.data.corpus import (
     FORMAT,
     LAST_KIND,
@@ -52,17 +54,26 @@ from keras_bahdanau.data.corpus import (
     shard_name,
 )
 from keras_bahdanau.data.filters import PairFilter
-from keras_bahdanau.data.options import PrepareOptions
+from keras_bahdanau.data.options import (
+    AUTO,
+    NO_NORMALIZATION,
+    PrepareOptions,
+    is_learned,
+    join_sides,
+)
+from keras_bahdanau.data.text_statistics import DEFAULT_SIZE, PairStatistics
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256, fsync
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
-from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-# Options of a tokenizer to learn.
+# Options that must be left out with a `Tokenizer`.
 _LEARNED = ("vocabulary_size", "joint", "sample", "normalization")
+_TOKENIZER_OPTIONS = ("source_tokenizer", "target_tokenizer", *_LEARNED)
+_Sides = tuple[Tokenizer | None, Tokenizer | None]  # `None` for a side that is learned
 WORK = "work"  # folder of intermediate files inside the corpus
 PLAN_FILE = "plan.json"
 _BLOCK_PAIRS = 25_000  # pairs of a block, at most
@@ -75,10 +86,11 @@ def prepare(
     sources: Paths,
     targets: Paths | None,
     output: str | os.PathLike[str],
-    tokenizer: Tokenizer | str = "bpe",
+    tokenizer: Tokenizer | str = AUTO,
     alignments: Paths | None = None,
     *,
     progress: Progress | None = None,
+    on_choices: Callable[[list[Choice]], None] | None = None,
     text_format: TextFormat = UTF_8_TEXT,
     **options: Any,
 ) -> Path:
@@ -97,11 +109,14 @@ def prepare(
             sides. Pairs with a blank side are dropped, and their number is logged. Files that look
             wrong, and lines that are not in Unicode form NFC, are logged as warnings.
         output: Folder of the corpus, new or of an interrupted call.
-        tokenizer: A `Tokenizer`, or see `PrepareOptions`. With a `Tokenizer` or a file, leave out
-            `vocabulary_size`, `joint`, `sample` and `normalization`.
+        tokenizer: A `Tokenizer`, or see `PrepareOptions`. With a `Tokenizer`, leave out
+            `source_tokenizer`, `target_tokenizer`, `vocabulary_size`, `joint`, `sample` and
+            `normalization`.
         alignments: As many files of word alignments in Pharaoh format, whose positions count the
             tokens of `tokenizer`; `None` for none.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
+        on_choices: Called with the `Choice` of each option of a tokenizer to learn, before the
+            corpus is written.
         text_format: `TextFormat` of the files: columns, encoding, and what to do with bad lines.
         **options: Other fields of `PrepareOptions`.
 
@@ -124,26 +139,32 @@ def prepare(
         prepare(["pairs.tsv"], None, "filtered", filter=["length=1:500", "duplicate"])
     ```
     """
-    if isinstance(tokenizer, str):
+    loaded = tokenizer if isinstance(tokenizer, Tokenizer) else None
+    if loaded is None:
         options["tokenizer"] = tokenizer
     checked = PrepareOptions(**options)
     PairFilter(checked.filter)  # raises its errors
-    if not isinstance(tokenizer, str):
-        loaded: Tokenizer | None = tokenizer
-    else:
-        loaded = None if tokenizer in KINDS else Tokenizer.load(tokenizer)
+    sides = checked.load_sides() if loaded is None else (loaded, loaded)
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
-    if alignments is not None and loaded is None:
+    if alignments is not None and None in sides:
         raise argument_error(
             "tokenizer", "be given with `alignments`, whose positions count tokens", received="None"
         )
-    learned: dict[str, Any] = {name: getattr(checked, name) for name in _LEARNED}
-    if loaded is not None:
-        _check_defaults(learned)
-        learned = dict.fromkeys(learned)
-    elif checked.tokenizer != "bpe":  # corpora of earlier versions have no such option
-        learned["kind"] = checked.tokenizer
+    if None not in sides:
+        _check_defaults(checked, ("sample",) if loaded is None else _TOKENIZER_OPTIONS)
+    if None in sides:
+        statistics = PairStatistics.read(sources, targets, text_format, checked.filter)
+        choices = choose_tokenizer(checked, statistics)
+        if on_choices is not None:
+            on_choices(choices)
+        checked = apply_choices(checked, choices)
+        learned = _learned(checked)
+    else:
+        learned = dict.fromkeys(_LEARNED)
+    normalizations = {
+        learned["normalization"] if side is None else side.normalization for side in sides
+    }
     job = _Job(
         output=Path(output),
         files=(sources, targets, alignments),
@@ -156,15 +177,15 @@ def prepare(
             "filter": list(checked.filter) or None,
         },
         text_format=text_format,
-        is_normalized=(checked if loaded is None else loaded).normalization is not None,
+        is_normalized=None not in normalizations,
         processes=checked.processes,
         progress=progress or (lambda stage, done, total: None),
     )
     with _claim(job.output):
         if (job.output / MANIFEST_FILE).exists():
-            job.check_finished(loaded)
+            job.check_finished(sides)
         else:
-            plan = job.plan(loaded)
+            plan = job.plan(sides)
             records = job.encode(plan)
             job.finish(plan, records)
         remove_work(job.output)
@@ -222,36 +243,38 @@ class _Job:
             rules=self.options["filter"] or (),
         )
 
-    def plan(self, tokenizer: Tokenizer | None) -> _Plan:
+    def plan(self, sides: _Sides) -> _Plan:
         """Run the first pass and write the tokenizer, or read the plan of an interrupted call."""
         path = self.work / PLAN_FILE
         if path.exists():
             document = json.loads(path.read_bytes())
-            self._check_options(document.pop("version"), document.pop("options"), tokenizer)
+            self._check_options(document.pop("version"), document.pop("options"), sides)
             return _Plan(**document)
-        plan, sample = self._scan(0 if tokenizer else self.options["sample"])
+        plan, sample = self._scan(self.options["sample"] if None in sides else 0)
         if not plan.pairs:
-            rest = " that `filter` keeps" if plan.filtered else ""
-            rest += f", and {plan.bad} bad lines" if plan.bad else ""
-            raise argument_error(
-                ("sources", "targets"),
-                "contain a pair of sentences",
-                received=f"none without a blank side{rest}",
-            )
-        if tokenizer is None:
+            raise_no_pair(bool(plan.filtered), plan.bad)
+        if None in sides:
             self.progress("training the tokenizer", len(sample), None)
-            tokenizer = Tokenizer.train(
-                [source for source, _ in sample],
-                [target for _, target in sample],
-                self.options["vocabulary_size"],
-                self.options["joint"],
-                normalization=self.options["normalization"],
-                kind=self.options.get("kind", "bpe"),
-            )
+            learned = self._learn(sample)
+        tokenizer = join_sides(*(learned if side is None else side for side in sides))
         self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
         _write_json(path, {"version": VERSION, "options": self._all_options(), **vars(plan)})
         return plan
+
+    def _learn(self, sample: list[tuple[str, str]]) -> Tokenizer:
+        """Return the tokenizer of the sides that are learned; the other side is not used."""
+        kind = self.options.get("kind", "bpe")
+        kinds = (kind, kind) if isinstance(kind, str) else kind
+        source_kind, target_kind = (side or kinds[0] or kinds[1] for side in kinds)
+        return Tokenizer.train(
+            [source for source, _ in sample],
+            [target for _, target in sample],
+            self.options["vocabulary_size"],
+            self.options["joint"],
+            normalization=self.options["normalization"],
+            kind=(source_kind, target_kind),
+        )
 
     def _scan(self, sample_size: int) -> tuple[_Plan, list[tuple[str, str]]]:
         """Read all files once; return the plan and a uniform random sample of pairs."""
@@ -365,10 +388,10 @@ class _Job:
             if count:
                 logger.warning(message, count, plan.lines)
 
-    def check_finished(self, tokenizer: Tokenizer | None) -> None:
+    def check_finished(self, sides: _Sides) -> None:
         """Raise a `ValueError` unless this call would write the same corpus."""
         manifest = json.loads((self.output / MANIFEST_FILE).read_bytes())
-        self._check_options(manifest.get("version"), manifest.get("options"), tokenizer)
+        self._check_options(manifest.get("version"), manifest.get("options"), sides)
         if self._scan(0)[0].text != manifest.get("text"):
             self._raise_changed_texts(None)
 
@@ -380,7 +403,7 @@ class _Job:
             return self.processes
         return available_cores() if plan.pairs >= _SINGLE_PROCESS_PAIRS else 1
 
-    def _check_options(self, version: Any, previous: Any, tokenizer: Tokenizer | None) -> None:
+    def _check_options(self, version: Any, previous: Any, sides: _Sides) -> None:
         if version != VERSION:
             raise argument_error(
                 "output",
@@ -393,8 +416,10 @@ class _Job:
             for name in {**options, **previous}
             if previous.get(name) != options.get(name)
         ]
-        if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
-            changed.append("`tokenizer` is a different one")
+        if sides != (None, None):
+            saved = Tokenizer.load(self.output / TOKENIZER_FILE)
+            if saved != join_sides(*(saved if side is None else side for side in sides)):
+                changed.append("`tokenizer` is a different one")
         if changed:
             raise argument_error(
                 "output",
@@ -417,8 +442,26 @@ def _expanded(paths: Any) -> Any:
     return expand_paths(paths) if is_list else paths
 
 
-def _check_defaults(learned: dict[str, Any]) -> None:
-    for name, value in learned.items():
+def _learned(options: PrepareOptions) -> dict[str, Any]:
+    """Return the options of pieces to learn, as the manifest records them."""
+    normalization = options.normalization
+    learned: dict[str, Any] = {
+        "vocabulary_size": options.vocabulary_size or DEFAULT_SIZE,
+        "joint": bool(options.joint),
+        "sample": options.sample,
+        "normalization": None if normalization == NO_NORMALIZATION else normalization,
+    }
+    source, target = (side if is_learned(side) else None for side in options.sides)
+    if source != target:
+        learned["kind"] = [source, target]
+    elif source != "bpe":  # corpora of earlier versions have no such option
+        learned["kind"] = source
+    return learned
+
+
+def _check_defaults(options: PrepareOptions, names: Sequence[str]) -> None:
+    for name in names:
+        value = getattr(options, name)
         if value != getattr(PrepareOptions, name):
             raise argument_error(
                 name, "be left out with a `tokenizer`, which is not trained", value

@@ -7,7 +7,14 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau.data.options import TokenizerOptions
+from keras_bahdanau.data.options import (
+    AUTO,
+    NO_NORMALIZATION,
+    TOKENIZER_OPTIONS,
+    TokenizerOptions,
+    is_learned,
+    join_sides,
+)
 from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
 from keras_bahdanau_runtime.errors import argument_error
@@ -16,14 +23,18 @@ from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.search_settings import RANGES
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.scores import MEASURES
-from keras_bahdanau_runtime.text.tokenizer import (
-    KINDS,
-    Tokenizer,
-)
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # Models by option, with the names of their classes.
 MODELS = {"rnnsearch": "RNNSearch", "rnnencdec": "RNNEncoderDecoder"}
 PARTS = ("encoder", "decoder", "embeddings")
+# Options that are chosen from the pairs if they are absent.
+CHOSEN_OPTIONS = (
+    *TOKENIZER_OPTIONS,
+    *("units", "embedding_dim", "attention_units"),
+    *("dropout", "annotation_dropout", "readout_dropout"),
+    *("batch_size", "epochs", "every", "patience", "learning_rate", "best_by"),
+)
 # Names of options in files of earlier versions.
 FORMER_NAMES = {
     "loss_chunk": "loss_chunk_size",
@@ -32,7 +43,15 @@ FORMER_NAMES = {
 }
 
 
+# Options of the architecture that neither the pairs choose nor `init` determines.
 _MODEL_DEFAULTS = {"model": "rnnsearch", **ARCHITECTURE}
+_CHOSEN = "chosen from the pairs"
+
+
+def _width_option(help: str) -> Any:
+    """Return the field of a width, which `init` determines, or else the pairs."""
+    help = f"{help} If absent: {_CHOSEN}, or as in --init."
+    return option(None, help, model_default=None, limits=_COUNT, panel="Model")
 
 
 def _model_option(name: str, help: str, **metadata: Any) -> Any:
@@ -134,18 +153,8 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     model: str | None = _model_option(
         "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
-    target_tokenizer: Path | None = option(
-        None,
-        "File of the tokenizer of the translations, if that of --tokenizer is only for "
-        "the sources.",
-        panel="Data",
-    )
-    units: int | None = _model_option(
-        "units", "Width of each recurrence.", limits=_COUNT, panel="Model"
-    )
-    embedding_dim: int | None = _model_option(
-        "embedding_dim", "Width of the embeddings.", limits=_COUNT, panel="Model"
-    )
+    units: int | None = _width_option("Width of each recurrence.")
+    embedding_dim: int | None = _width_option("Width of the embeddings.")
     source_embeddings: Path | None = option(
         None,
         "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
@@ -157,9 +166,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         "Word vectors for the target embeddings.",
         panel="Model",
     )
-    attention_units: int | None = _model_option(
-        "attention_units", "Width of the alignment model.", limits=_COUNT, panel="Model"
-    )
+    attention_units: int | None = _width_option("Width of the alignment model.")
     tie_embeddings: bool | None = _model_option(
         "tie_embeddings", "Use the target embedding as the output layer.", panel="Model"
     )
@@ -179,8 +186,8 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     )
     dropout: float | None = option(
         None,
-        "Dropout rate of embeddings, of annotations and before the output layer. If absent: 0.2, "
-        "0.3 and 0.4, or as in --init.",
+        "Dropout rate of embeddings, of annotations and before the output layer. If absent: three "
+        f"rates {_CHOSEN}, or as in --init.",
         limits=_SHARE,
         panel="Regularization",
     )
@@ -237,7 +244,12 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         choices=("auto", "float32", "mixed_bfloat16"),
         panel="System",
     )
-    batch_size: int = option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")
+    batch_size: int | None = option(
+        None,
+        f"Sentences in a batch; {_CHOSEN} if absent.",
+        limits=_COUNT,
+        panel="Optimization",
+    )
     batch_tokens: int | None = option(
         None,
         "Positions in a batch, of both languages, instead of --batch-size; --bpe-dropout needs "
@@ -248,9 +260,9 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     accumulate: int = option(
         1, "Batches whose mean gradient makes one update.", limits=_COUNT, panel="Optimization"
     )
-    epochs: int = option(
-        7,
-        "Passes over the text; with --every, up to the next multiple of it.",
+    epochs: int | None = option(
+        None,
+        f"Passes over the text; with --every, up to the next multiple of it; {_CHOSEN} if absent.",
         limits=_COUNT,
         panel="Optimization",
     )
@@ -259,25 +271,29 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     )
     every: int | None = option(
         None,
-        "Updates between validations and checkpoints; a pass if absent.",
+        f"Updates between validations and checkpoints. If absent: a pass, or several {_CHOSEN}.",
         limits=_COUNT,
         panel="Validation",
     )
-    best_by: str = option(
-        "bleu",
+    best_by: str | None = option(
+        None,
         "Measure on the first held-out set that decides which model is the best: bleu, chrf, exact "
-        "(exact matches), ser (symbol error rate) or loss.",
+        f"(exact matches), ser (symbol error rate) or loss; {_CHOSEN} if absent.",
         choices=tuple(MEASURES),
         panel="Validation",
     )
-    patience: int = option(
-        0,
-        "Number of validations without improvement after which the run ends; 0: never.",
+    patience: int | None = option(
+        None,
+        "Number of validations without improvement after which the run ends; 0: never; "
+        f"{_CHOSEN} if absent.",
         limits={"low": 0},
         panel="Validation",
     )
-    learning_rate: float = option(
-        4e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
+    learning_rate: float | None = option(
+        None,
+        f"Adam's peak rate; {_CHOSEN} if absent.",
+        limits=_ABOVE_ZERO,
+        panel="Optimization",
     )
     schedule: str = option(
         "cosine",
@@ -395,42 +411,20 @@ class TrainingOptions(TextFormat, TokenizerOptions):
 
     def _check_tokenizer(self) -> None:
         """Raise a `ValueError` for options of a tokenizer that is not learned."""
-        has_file = self.tokenizer not in KINDS
-        owner, fixed = "", ["vocabulary_size", "joint", "normalization"]
         if self.is_prepared:
-            owner = "a prepared corpus, which has a tokenizer"
-            fixed += ["tokenizer", "target_tokenizer"]
-        elif self.init is not None:
-            owner = "`init`, which has a tokenizer"
-            fixed += ["tokenizer"] * (not has_file)
-        elif has_file:
-            owner = f"the tokenizer {self.tokenizer}"
-        elif self.tokenizer == "bytes":
-            owner, fixed = "`tokenizer` bytes", ["vocabulary_size"]
-        for name in fixed * bool(owner):
-            value = getattr(self, name)
-            if value != getattr(TrainingOptions, name):
-                raise argument_error(name, f"be left out for {owner}", value)
-        if self.target_tokenizer is not None and not has_file:
-            raise argument_error(
-                "target_tokenizer",
-                "be given with a file as `tokenizer`",
-                received=f"{str(self.target_tokenizer)!r}, with tokenizer={self.tokenizer!r}",
-            )
+            self.check_left_out(TOKENIZER_OPTIONS, "a prepared corpus, which has a tokenizer")
+        elif self.init is not None and self.learns:
+            self.check_left_out(TOKENIZER_OPTIONS, "`init`, which has a tokenizer")
 
     def load_tokenizer(self) -> Tokenizer | None:
-        """Load the files of `tokenizer` and `target_tokenizer`, or return `None` to learn one.
+        """Load the tokenizer of both sides, or return `None` if that of a side is learned.
 
         Raises:
             ValueError: As `Tokenizer.load`.
             OSError: A file cannot be read.
         """
-        if self.tokenizer in KINDS:
-            return None
-        tokenizer = Tokenizer.load(self.tokenizer)
-        if self.target_tokenizer is None:
-            return tokenizer
-        return Tokenizer.combine(tokenizer, Tokenizer.load(self.target_tokenizer))
+        source, target = (None, None) if self.learns else self.load_sides()
+        return None if source is None or target is None else join_sides(source, target)
 
     @property
     def mixed(self) -> tuple[tuple[Path, float], ...]:
@@ -471,13 +465,11 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         files = {"source": self.source_embeddings, "target": self.target_embeddings}
         return {side: path for side, path in files.items() if path is not None}
 
-    @property
-    def dropouts(self) -> tuple[float, ...]:
-        """Dropout rates of embeddings, of annotations and before the output layer."""
-        return self.dropouts_after(DROPOUTS)
+    def dropouts_after(self, defaults: Sequence[float] = DROPOUTS) -> tuple[float, ...]:
+        """Return the three dropout rates of a model that has the rates `defaults` so far.
 
-    def dropouts_after(self, defaults: Sequence[float]) -> tuple[float, ...]:
-        """Return the three dropout rates of a model that has the rates `defaults` so far."""
+        The rates are those of embeddings, of annotations and before the output layer.
+        """
         if self.dropout is not None:
             defaults = (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
@@ -528,7 +520,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         Raises:
             ValueError: As `read_options` and `from_values`.
         """
-        return cls.from_values({**read_options(path), **values})
+        return cls.from_values({**upgrade_options(read_options(path)), **values})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options by name as JSON values."""
@@ -539,3 +531,36 @@ class TrainingOptions(TextFormat, TokenizerOptions):
             return str(value) if isinstance(value, Path) else value
 
         return {option.name: to_json(getattr(self, option.name)) for option in fields(self)}
+
+
+def upgrade_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file, with those that the defaults of earlier versions meant.
+
+    Files of runs of earlier versions have all options of their time, but no `source_tokenizer`. In
+    them, `None` has another meaning, and options of a tokenizer that is not learned have defaults.
+
+    Example:
+
+    >>> saved = {"normalization": None, "dropout": None, "every": None}
+    >>> upgraded = upgrade_options(saved)
+    >>> upgraded["normalization"], upgraded["tokenizer"], upgraded["dropout"]
+    ('none', 'bpe', 0.2)
+    """
+    values = dict(values)
+    if "source_tokenizer" in values or not {"normalization", "dropout", "every"} <= values.keys():
+        return values
+    values.setdefault("tokenizer", "bpe")
+    has_corpus = values.get("target") is None and Path(values.get("source", "")).is_dir()
+    has_tokenizer = has_corpus or values.get("init") is not None
+    if has_tokenizer and values["tokenizer"] == "bpe":
+        values["tokenizer"] = AUTO
+    if has_tokenizer or not is_learned(values["tokenizer"]):
+        values |= dict.fromkeys(("vocabulary_size", "joint", "normalization"))
+    elif values["tokenizer"] == "bytes":
+        values["vocabulary_size"] = None
+    if not has_tokenizer and values["normalization"] is None and is_learned(values["tokenizer"]):
+        values["normalization"] = NO_NORMALIZATION
+    if values["dropout"] is None and values.get("init") is None:
+        rates = zip(("dropout", "annotation_dropout", "readout_dropout"), DROPOUTS, strict=True)
+        values |= {name: rate for name, rate in rates if values.get(name) is None}
+    return values

@@ -82,7 +82,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     JAX.
 
     Args:
-        options: `TrainingOptions`.
+        options: `TrainingOptions`. Those that are open are chosen from the pairs, and logged.
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
             contain only `corpus`, `distilled` and `mixed`. With several hosts, all of them need
             access to it and to the texts.
@@ -122,11 +122,12 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         raise argument_error("options", "be TrainingOptions", options)
     output, callbacks = Path(output), _checked_callbacks(callbacks)
     with start_run(options, output, resume, rank=rank_and_world_size()[0]) as texts:
-        return run_training(options, output, texts, callbacks, verbose, console)
+        return run_training(texts, callbacks, verbose, console)
 
 
-def run_training(options, output, texts, callbacks=(), verbose=True, console=None):
+def run_training(texts, callbacks=(), verbose=True, console=None):
     """Do the part of `train` that needs Keras, with the `RunTexts` that `start_run` yields."""
+    options, output = texts.options, texts.output
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(texts, rank)
@@ -325,9 +326,10 @@ def _compiled_shapes(options, corpus):
     batches = corpus.pairs / options.batch_size
     if options.batch_tokens is not None:
         batches = (corpus.source_tokens + corpus.tokens) / options.batch_tokens
-    steps = options.epochs * batches
     if options.updates is not None:
         steps = options.updates * options.accumulate
+    else:
+        steps = options.epochs * batches
     return min(max(_MIN_SHAPES, int(steps / _STEPS_PER_SHAPE)), _MAX_SHAPES)
 
 
@@ -488,7 +490,7 @@ def new_model(options, tokenizer):
     """Return a model with random weights."""
     architecture = {name: getattr(options, name) for name in ARCHITECTURE}
     model = _MODELS[options.model].from_tokenizer(
-        tokenizer, dropout=options.dropouts, dtype="float32", **architecture
+        tokenizer, dropout=options.dropouts_after(), dtype="float32", **architecture
     )
     model.build()
     for side, path in options.word_vectors.items():

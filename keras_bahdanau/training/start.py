@@ -9,15 +9,18 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
 from keras_bahdanau.data.blocks import check_files
+from keras_bahdanau.data.choices import Choice, apply_choices, choose_tokenizer
 from keras_bahdanau.data.corpus import MANIFEST_FILE, PreparedCorpus
+from keras_bahdanau.data.options import AUTO, TOKENIZER_OPTIONS
 from keras_bahdanau.data.preparation import prepare
+from keras_bahdanau.data.text_statistics import PairStatistics
 from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     DISTILLED_FOLDER,
@@ -27,14 +30,15 @@ from keras_bahdanau.run_folder import (
     TEXTS_FILE,
 )
 from keras_bahdanau.training.initial import InitialModel
-from keras_bahdanau.training.options import TrainingOptions
+from keras_bahdanau.training.options import CHOSEN_OPTIONS, TrainingOptions
+from keras_bahdanau.training.rules import TextFacts, choose_training
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
 from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
-from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
+from keras_bahdanau_runtime.text.parallel import TextFormat, expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
-from keras_bahdanau_runtime.text.tokenizer import KINDS, Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.text.word_vectors import read_word_vectors
 
 logger = logging.getLogger("keras_bahdanau")
@@ -54,6 +58,14 @@ class RunTexts:
 
     options: TrainingOptions
     output: Path
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Format of the training text; texts that `distill` wrote are UTF-8."""
+        text_format = self.options.text_format
+        if self.options.source.parent == self.output / DISTILLED_FOLDER:
+            text_format = replace(text_format, encoding=UTF_8)
+        return text_format
 
     @cached_property
     def sources(self) -> list[Path]:
@@ -127,9 +139,8 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts
     if output.exists() and not output.is_dir():
         raise argument_error("output", "be a folder", received=f"{str(output)!r}, a file")
     if not resume:
-        if options.embedding_dim is not None:  # with `init` there are no word vectors
-            for path in options.word_vectors.values():
-                read_word_vectors(path, options.embedding_dim)  # checks the width
+        if options.embedding_dim is not None:
+            _check_word_vectors(options)
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
         if output.exists() and not leftovers >= {*os.listdir(output)}:
@@ -139,6 +150,20 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts
                 received=f"{str(output)!r}, which exists",
             )
         return
+    if stored_options(options, output) is not None:
+        _check_hashes(texts)
+
+
+def stored_options(options: TrainingOptions, output: Path) -> TrainingOptions | None:
+    """Return the options that a run was started with, or `None` if it has not started.
+
+    Args:
+        options: `TrainingOptions`. Those that are chosen from the pairs may be open.
+        output: Folder of the run.
+
+    Raises:
+        ValueError: The run has other options.
+    """
     path = output / OPTIONS_FILE
     if not path.exists():
         if (output / LAST_FILE).exists():
@@ -147,9 +172,9 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts
                 "be the folder of a run of `train` to continue",
                 received=f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}",
             )
-        return  # interrupted before the options were written
+        return None  # interrupted before the options were written
     try:
-        previous = TrainingOptions.from_file(path).to_dict()
+        previous = TrainingOptions.from_file(path)
     except ValueError as error:
         raise argument_error(
             "output",
@@ -159,16 +184,31 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts
     ignored = {"log_dir"}  # which does not affect the run
     if options.dtype_policy == "auto":
         ignored.add("dtype_policy")  # the run keeps the one that it was started with
+    ignored |= {name for name in CHOSEN_OPTIONS if getattr(options, name) is None}
+    ignored |= {"tokenizer", "source_tokenizer", "target_tokenizer"}  # compared by side
     changed = [
-        f"`{name}` was {previous[name]!r}, is {value!r}"
+        f"`{side}_tokenizer` was {old!r}, is {new!r}"
+        for side, old, new in zip(("source", "target"), previous.sides, options.sides, strict=True)
+        if new not in (old, AUTO)
+    ]
+    values = previous.to_dict()
+    changed += [
+        f"`{name}` was {values[name]!r}, is {value!r}"
         for name, value in options.to_dict().items()
-        if previous[name] != value and name not in ignored
+        if values[name] != value and name not in ignored
     ]
     if changed:
         raise argument_error(
             "options", f"be those of the run in {output}", received=str(", ".join(changed))
         )
-    _check_hashes(texts)
+    return replace(previous, log_dir=options.log_dir)
+
+
+def _check_word_vectors(options: TrainingOptions) -> None:
+    """Raise a `ValueError` unless the word vectors have the width of the embeddings."""
+    if options.embedding_dim is not None:  # with `init` there are no word vectors
+        for path in options.word_vectors.values():
+            read_word_vectors(path, options.embedding_dim)
 
 
 def _check_hashes(texts: RunTexts) -> None:
@@ -202,7 +242,11 @@ def claim_run(output: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def start_run(
-    options: TrainingOptions, output: Path, resume: bool, rank: int
+    options: TrainingOptions,
+    output: Path,
+    resume: bool,
+    rank: int,
+    on_choices: Callable[[list[Choice]], None] | None = None,
 ) -> Iterator[RunTexts]:
     """Check a run, and lock its folder during the block.
 
@@ -214,9 +258,11 @@ def start_run(
         output: Folder of the run.
         resume: bool. Whether to continue the run in the folder.
         rank: int. Rank of this process among those that train together. Only rank 0 writes.
+        on_choices: Called in rank 0 with the `Choice`s of a new run; they are logged if `None`.
 
     Yields:
-        The `RunTexts`, whose held-out texts are read.
+        The `RunTexts`, whose held-out texts are read. Their options are those of the run, without
+        open ones.
 
     Raises:
         ValueError: As `train`.
@@ -227,8 +273,17 @@ def start_run(
     texts = RunTexts(options, output)
     if rank == 0:
         check_run_folder(options, output, resume, texts)
-    tokenizer = _given_tokenizer(options, output)
+    stored = stored_options(options, output) if resume else None
+    tokenizer = _given_tokenizer(stored or options, output)
     _check_corpora(options, tokenizer, output)
+    if stored is None:
+        stored, choices = _choose_options(texts, tokenizer)
+        if options.embedding_dim is None:
+            _check_word_vectors(stored)
+        if rank == 0:
+            (on_choices or log_choices)(choices)
+    options = stored
+    texts = RunTexts(options, output)
     _ = texts.held_out  # raises the errors of these files
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and not (output / LAST_FILE).exists():
@@ -236,6 +291,59 @@ def start_run(
         if rank == 0 and options.devices == 1:
             prepare_texts(texts, tokenizer)
         yield texts
+
+
+def explain_run(options: TrainingOptions) -> list[Choice]:
+    """Return the choices of a new run with these options, without starting it.
+
+    Raises:
+        ValueError: As `start_run`, for mistakes in the training text and its options.
+        OSError: A text is missing.
+    """
+    nowhere = Path("explained")  # not used: a new run reads nothing from its folder
+    return _choose_options(RunTexts(options, nowhere), _given_tokenizer(options, nowhere))[1]
+
+
+def log_choices(choices: Sequence[Choice]) -> None:
+    """Log the value and the reason of each choice."""
+    for choice in choices:
+        logger.info("%s: %s (%s)", choice.option, choice.text, choice.reason)
+
+
+def _choose_options(
+    texts: RunTexts, tokenizer: Tokenizer | None
+) -> tuple[TrainingOptions, list[Choice]]:
+    """Choose the open options of a run.
+
+    Args:
+        texts: `RunTexts`.
+        tokenizer: That of `init` or of a file, or `None`.
+
+    Returns:
+        The options without open ones, and the choices.
+    """
+    options, choices = texts.options, list[Choice]()
+    if options.is_prepared:
+        corpus = PreparedCorpus(options.source)
+        tokens = (corpus.source_tokens + corpus.tokens) / corpus.pairs
+        facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens)
+    else:
+        statistics = PairStatistics.read(texts.sources, texts.targets, texts.text_format)
+        if tokenizer is None:
+            choices = choose_tokenizer(options, statistics)
+            options = apply_choices(options, choices)
+            kinds = tuple(
+                side if loaded is None else loaded.kinds[number]
+                for number, (side, loaded) in enumerate(
+                    zip(options.sides, options.load_sides(), strict=True)
+                )
+            )
+        else:
+            kinds = tokenizer.kinds
+        tokens = statistics.source.length(kinds[0]) + statistics.target.length(kinds[1])
+        facts = TextFacts(statistics.pairs, kinds[1], tokens, statistics.is_complete)
+    choices += choose_training(options, facts)
+    return apply_choices(options, choices), choices
 
 
 def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
@@ -247,28 +355,25 @@ def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
     """
     options, output = texts.options, texts.output
     if not options.is_prepared:
-        text_format = options.text_format
-        if options.source.parent == output / DISTILLED_FOLDER:  # texts that `distill` wrote
-            text_format = replace(text_format, encoding=UTF_8)
+        tokenizer = tokenizer or _given_tokenizer(options, output)
+        learned = {name: getattr(options, name) for name in TOKENIZER_OPTIONS}
         prepare(
             texts.sources,
             texts.targets,
             output / CORPUS_FOLDER,
-            tokenizer or _given_tokenizer(options, output) or options.tokenizer,
-            vocabulary_size=options.vocabulary_size,
-            joint=options.joint,
-            normalization=options.normalization,
             seed=options.seed,
-            text_format=text_format,
+            text_format=texts.text_format,
+            **(learned if tokenizer is None else {"tokenizer": tokenizer}),
         )
 
 
 def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
     """Return the tokenizer of `init` or of a file, or `None` to learn one.
 
-    A run with a checkpoint reads its own, so `init` and the file may have been changed or deleted.
+    If the tokenizer of only one side is a file, it is `None`, too. A run with a checkpoint reads
+    its own, so `init` and the file may have been changed or deleted.
     """
-    if options.init is None and options.tokenizer in KINDS:
+    if options.init is None and options.learns:
         return None
     checkpoint = output / LAST_FILE
     if checkpoint.exists():

@@ -62,7 +62,7 @@ def files(tmp_path_factory):
     (folder / "run.yaml").write_text(
         f"validation_source: {folder / 'dev.en'}\n"
         f"validation_target: {folder / 'dev.de'}\n"
-        "vocabulary_size: 280\nunits: 8\nembedding_dim: 6\nattention_units: 7\n"
+        "tokenizer: bpe\nvocabulary_size: 280\nunits: 8\nembedding_dim: 6\nattention_units: 7\n"
         "batch_size: 16\nmax_length: 24\ndropout: 0\nepochs: 99\n"
     )
     return folder
@@ -84,13 +84,13 @@ def page_commands(path, names):
 
 @pytest.fixture(scope="module")
 def trained(files):
-    """An uninterrupted run in its own process, which prints its progress only."""
+    """An uninterrupted run in its own process, which prints its choices and its progress only."""
     [command] = page_commands(ROOT / "README.md", "train")
     finished = process(*command, "--config", "run.yaml", "--epochs", EPOCHS, cwd=files)
     assert finished.returncode == 0, finished.stderr
     text = " ".join(finished.stderr.split())
     line = rf"epoch \d/{EPOCHS} update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
-    assert re.fullmatch(rf"({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
+    assert re.fullmatch(rf"┏.*┘ ({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
     return files / "run"
 
 

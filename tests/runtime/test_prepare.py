@@ -86,7 +86,7 @@ def hashes(folder):
     }
 
 
-OPTIONS = {"vocabulary_size": 300, "shard_pairs": 30, "sample": 50}
+OPTIONS = {"tokenizer": "bpe", "vocabulary_size": 300, "shard_pairs": 30, "sample": 50}
 
 
 def test_corpus_has_each_pair_once_in_another_order(tmp_path):

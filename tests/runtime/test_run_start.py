@@ -11,17 +11,19 @@ from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.start import RunTexts, start_run
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
+PIECES = {"tokenizer": "bpe", "vocabulary_size": 300}
+
 
 @pytest.fixture
 def options(tmp_path):
-    """The options of a run on two pairs, one of them in two Unicode forms."""
+    """The options of a run with byte pairs of two pairs, one of them in two Unicode forms."""
     for name, text in (("en", "a\ncafe\u0301\n"), ("de", "x\ncaf\u00e9\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
 
     def options(**values):
         source, target = tmp_path / "en", tmp_path / "de"
         held_out = {"validation_source": source, "validation_target": target}
-        return TrainingOptions(source, target, **({"vocabulary_size": 300} | held_out | values))
+        return TrainingOptions(source, target, **(PIECES | held_out | values))
 
     return options
 
@@ -90,8 +92,7 @@ def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, option
         assert not (tmp_path / "run" / "corpus").exists()
 
 
-def test_no_normalization_is_the_default(options):
-    assert options(normalization="none") == options()
+def test_an_unknown_normalization_is_refused(options):
     with pytest.raises(ValueError, match="`normalization` must be one of 'none', 'nfc'"):
         options(normalization="NFC")
 
@@ -99,7 +100,7 @@ def test_no_normalization_is_the_default(options):
 def test_decomposed_sources_need_a_vocabulary_of_their_own(options):
     assert options(normalization="nfd", joint=False).normalization == "nfd"
     with pytest.raises(ValueError, match="`joint` must be False for nfd"):
-        options(normalization="nfd")
+        options(normalization="nfd", joint=True)
 
 
 def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
@@ -107,25 +108,51 @@ def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
         TrainingOptions(tmp_path, validation_source="a", validation_target="b", normalization="nfc")
 
 
-def test_texts_are_encoded_with_tokenizers_from_files(tmp_path, options):
+@pytest.fixture
+def files(tmp_path):
+    """Files of a tokenizer of byte pairs and of one of words, as options of the two sides."""
     for name, kind in (("source", "bpe"), ("target", "words")):
         tokenizer = Tokenizer.train(["a b"], ["x"], kind=kind, min_frequency=1)
         tokenizer.save(tmp_path / f"{name}.json")
-    files = {
-        "tokenizer": str(tmp_path / "source.json"),
-        "target_tokenizer": tmp_path / "target.json",
-    }
-    chosen = options(vocabulary_size=8000, **files)
-    with start_run(chosen, tmp_path / "run", resume=False, rank=0):
+    return {f"{side}_tokenizer": tmp_path / f"{side}.json" for side in ("source", "target")}
+
+
+@pytest.mark.parametrize("general", ["source_tokenizer", "target_tokenizer"])
+def test_texts_are_encoded_with_tokenizers_from_files(tmp_path, options, files, general):
+    values = dict(files, vocabulary_size=None, tokenizer=files[general])
+    values[general] = None  # which leaves the side to `tokenizer`
+    with start_run(options(**values), tmp_path / "run", resume=False, rank=0):
         pass
     learned = PreparedCorpus(tmp_path / "run" / "corpus").tokenizer
-    sides = [Tokenizer.load(tmp_path / f"{name}.json") for name in ("source", "target")]
-    assert learned == Tokenizer.combine(*sides)
+    assert learned == Tokenizer.combine(*(Tokenizer.load(path) for path in files.values()))
+
+
+def test_one_side_has_a_tokenizer_from_a_file_and_the_other_learns_symbols(
+    tmp_path, options, files
+):
+    chosen = options(source_tokenizer=files["source_tokenizer"], target_tokenizer="symbols")
+    run = tmp_path / "run"
+    for resume in (False, True):  # an interrupted start finds its corpus
+        with start_run(chosen, run, resume=resume, rank=0):
+            pass
+    corpus = PreparedCorpus(run / "corpus")
+    loaded = Tokenizer.load(files["source_tokenizer"])
+    assert corpus.tokenizer.encode_source("a b") == loaded.encode_source("a b")
+    # Neither symbol of the targets occurs twice, so both are unknown.
+    assert corpus.tokenizer.encode_target("x") == [1, 3]
+    assert corpus.manifest["options"]["kind"] == [None, "symbols"]
+    other = Tokenizer.train(["b"], ["b"])
+    other.save(files["source_tokenizer"])
+    with (
+        pytest.raises(ValueError, match="`tokenizer` is a different one"),
+        start_run(chosen, run, resume=True, rank=0),
+    ):
+        pytest.fail("the file has changed")
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
 def test_the_kind_of_pieces_is_learned_and_recorded(tmp_path, options, kind):
-    with start_run(options(tokenizer=kind), tmp_path / "run", resume=False, rank=0):
+    with start_run(options(tokenizer=kind, joint=True), tmp_path / "run", resume=False, rank=0):
         pass
     tokenizer = PreparedCorpus(tmp_path / "run" / "corpus").tokenizer
     assert json.loads(tokenizer.source.to_str())["model"]["type"] == "WordLevel"
@@ -146,7 +173,8 @@ def test_the_kind_of_pieces_is_learned_and_recorded(tmp_path, options, kind):
             "`joint` must be left out for the tokenizer a.m",
         ),
         ({"tokenizer": "bytes", "vocabulary_size": 300}, "must be left out for `tokenizer` bytes"),
-        ({"target_tokenizer": "a.model"}, "`target_tokenizer` must be given with a file as"),
+        ({"target_tokenizer": "a", "init": "run"}, "`target_tokenizer` must be left out for `in"),
+        ({"target_tokenizer": "a", "joint": True}, "`joint` must be False for sides with diff"),
     ],
 )
 def test_options_of_a_tokenizer_that_is_not_learned_are_refused(tmp_path, values, message):

@@ -434,6 +434,21 @@ class Tokenizer:
         )
 
     @property
+    def kinds(self) -> tuple[str, str]:
+        """Kinds of the source and target pieces; "other" for those of another library.
+
+        Example:
+
+        >>> Tokenizer.train(["a"], ["b"], kind=("characters", "bytes"), joint=False).kinds
+        ('characters', 'bytes')
+        """
+        source, target = (
+            _kind_of(side, spelling)
+            for side, spelling in zip((self._source, self._target), self._spellings, strict=True)
+        )
+        return source, target
+
+    @property
     def normalization(self) -> str | None:
         """Unicode form that source texts are converted to, "nfc", "nfkc" or "nfd"; or `None`."""
         normalizer = json.loads(self._source.to_str())["normalizer"] or {}
@@ -699,6 +714,19 @@ def _spelling_of(kind: str) -> Spelling:
     # Words and symbols have the space before them, but a character does not. An unknown symbol is
     # also decoded with a space, so that it does not change the symbol before it.
     return Spelling(strips_space=kind != "characters", mark="" if kind == "symbols" else None)
+
+
+def _kind_of(side: Any, spelling: Spelling) -> str:
+    """Return the kind of the pieces of one side, or "other"."""
+    form = _form(side)
+    for kind in KINDS:
+        forms = [
+            _form(_untrained(normalization, kind)) for normalization in (None, *NORMALIZATIONS)
+        ]
+        if form in forms and spelling == _spelling_of(kind):
+            is_bytes = kind == "bpe" and side.get_vocab_size() <= MIN_VOCABULARY_SIZE
+            return "bytes" if is_bytes else kind
+    return "other"
 
 
 def _learn(

@@ -17,8 +17,10 @@ from keras_bahdanau import (
     TrainingOptions,
     TranslationDataset,
 )
+from keras_bahdanau.data.choices import apply_choices
 from keras_bahdanau.layers import LayerNormGRUCell
 from keras_bahdanau.training import paper_training
+from keras_bahdanau.training.rules import TextFacts, choose_training
 from keras_bahdanau.training.run import new_model
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -295,9 +297,10 @@ def test_options_out_of_range_are_refused(name, value, received):
 # --- The defaults of `train` ----------------------------------------------------------------------
 
 
-def test_a_model_from_a_tokenizer_has_the_architecture_of_train():
+def test_a_model_from_a_tokenizer_has_the_architecture_of_train_for_sentences():
     tokenizer = Tokenizer.train(["two dogs"], ["zwei Hunde"], vocabulary_size=280)
     options = TrainingOptions("a.en", "a.de", validation_source="b.en", validation_target="b.de")
+    options = apply_choices(options, choose_training(options, TextFacts(9, "bpe", 2.0)))
     config = RNNSearch.from_tokenizer(tokenizer, dtype="float32", name="m").get_config()
     trained = new_model(options, tokenizer).get_config() | {"name": "m"}
     assert config == trained

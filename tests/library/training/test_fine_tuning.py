@@ -40,7 +40,8 @@ def options(texts):
         files = {"validation_source": texts / "en", "validation_target": texts / "de"}
         if "source" not in values:
             files |= {"source": texts / "en", "target": texts / "de"}
-        return TrainingOptions(**{"init": RUN, "batch_size": 4, "max_length": 16} | files | values)
+        sizes = {"init": RUN, "batch_size": 4, "max_length": 16, "learning_rate": 4e-3}
+        return TrainingOptions(**sizes | files | values)
 
     return options
 
@@ -65,7 +66,7 @@ def adapted(texts, tmp_path_factory):
     chosen = TrainingOptions(
         texts / "en", texts / "de", validation_source=texts / "en", validation_target=texts / "de",
         init=RUN, freeze=("encoder", "embeddings"), mix=f"{texts / 'corpus'}=0.5",
-        batch_size=4, epochs=2, max_length=16,
+        batch_size=4, epochs=2, max_length=16, learning_rate=4e-3, best_by="bleu", patience=0,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("runs") / "run"
     train(chosen, folder, verbose=False)

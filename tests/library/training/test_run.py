@@ -32,6 +32,11 @@ MODEL = (
     if keras.config.backend() == "torch"
     else {"conditional": False, "join_embeddings": False, "sampled_softmax": 40}
 )
+# Options that the pairs would choose.
+EXPLICIT = {
+    **{"tokenizer": "bpe", "joint": True, "normalization": "none", "best_by": "bleu"},
+    **{"dropout": 0.2, "annotation_dropout": 0.3, "learning_rate": 4e-3, "patience": 0},
+}
 TEXTS = {
     "source": "a.src",
     "target": "a.tgt",
@@ -56,7 +61,7 @@ def finished(tmp_path_factory):
     chosen = TrainingOptions(
         **texts, vocabulary_size=270, units=5, embedding_dim=4, attention_units=3,
         epochs=2, max_length=16, readout_dropout=0.5, bpe_dropout=0.1, ema=0.5, average=1,
-        accumulate=2, batch_size=3, every=2, log_dir=folder / "logs", **MODEL,
+        accumulate=2, batch_size=3, every=2, log_dir=folder / "logs", **EXPLICIT, **MODEL,
     )  # fmt: skip
     output, epoch_logs = io.StringIO(), []
     best = train(
@@ -384,7 +389,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path):
     ],
 )
 def test_dropout_is_the_default_of_the_three_dropout_rates(values, dropouts):
-    assert options(**values).dropouts == dropouts
+    assert options(**values).dropouts_after() == dropouts
 
 
 def test_the_loss_is_chunked_by_default_on_a_single_device():
@@ -655,7 +660,9 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 )
 def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
     tokenizer = Tokenizer.from_pieces(pieces)
-    loss, score = _evaluators(options(best_by="loss"), [([split], [split])], tokenizer)
+    loss, score = _evaluators(
+        options(best_by="loss", batch_size=9), [([split], [split])], tokenizer
+    )
     assert score.references == [[text]]
     _, labels = loss.dataset[0]
     assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
@@ -690,7 +697,7 @@ def test_embeddings_start_with_word_vectors(tmp_path):
     tokenizer = Tokenizer.train(["Hund und"], ["Hund und"], 300, min_frequency=1)
     sizes = {"units": 2, "attention_units": 2, "embedding_dim": 3}
     models = [
-        build(options(**sizes, **vectors), tokenizer, updates=10, warmup=0)
+        build(options(learning_rate=1e-3, **sizes, **vectors), tokenizer, updates=10, warmup=0)
         for vectors in ({}, {"target_embeddings": tmp_path / "de.vec"})
         if not keras.utils.set_random_seed(0)
     ]

@@ -1,0 +1,123 @@
+"""Options that are chosen from the pairs, each with its reason and the flag that changes it."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+from keras_bahdanau.data.options import (
+    AUTO,
+    NO_NORMALIZATION,
+    TokenizerOptions,
+    is_learned,
+)
+from keras_bahdanau.data.text_statistics import DEFAULT_SIZE, PairStatistics, Selection
+from keras_bahdanau_runtime.option_fields import flag_names
+
+Options = TypeVar("Options", bound=TokenizerOptions)
+
+GIVEN = "given"  # reason of an option that is not chosen
+
+
+class Choice(NamedTuple):
+    """An option of a run and why it has its value.
+
+    Args:
+        option: Name of the option.
+        value: Its value.
+        reason: The reason in words; "given" for an option that the user has set.
+        flag: Flag that changes it.
+    """
+
+    option: str
+    value: Any
+    reason: str
+    flag: str
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user has set the option."""
+        return self.reason == GIVEN
+
+    @property
+    def text(self) -> str:
+        """The value in words."""
+        if isinstance(self.value, bool):
+            return "yes" if self.value else "no"
+        if isinstance(self.value, int):
+            return f"{self.value:,}"
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+
+
+def choice_of(options: Any, name: str, selection: Selection) -> Choice:
+    """Return the choice of an option: its value if it has one, else that of the selection."""
+    [field] = [field for field in fields(options) if field.name == name]
+    value = getattr(options, name)
+    if value is not None:
+        selection = Selection(value, GIVEN)
+    return Choice(name, *selection, flag_names(field)[-1])
+
+
+def choose_tokenizer(options: TokenizerOptions, statistics: PairStatistics) -> list[Choice]:
+    """Choose the options of the tokenizer that are open.
+
+    Args:
+        options: `TokenizerOptions`.
+        statistics: `PairStatistics` of the texts.
+
+    Returns:
+        The choice of each option that matters for these texts, in the order of a table. The value
+        of a `source_tokenizer` or `target_tokenizer` is a kind or a file.
+    """
+    choices = []
+    statistics_of_sides = {
+        "source_tokenizer": statistics.source,
+        "target_tokenizer": statistics.target,
+    }
+    for name, given, side in zip(
+        statistics_of_sides, options.sides, statistics_of_sides.values(), strict=True
+    ):
+        selection = side.kind() if given == AUTO else Selection(given, GIVEN)
+        choices.append(Choice(name, *selection, f"--{name.replace('_', '-')}"))
+    source, target = (choice.value for choice in choices)
+    kinds = [kind for kind in (source, target) if is_learned(kind)]
+    if {"bpe", "words"} & set(kinds):
+        choices.append(choice_of(options, "vocabulary_size", _size(source, target, statistics)))
+    if len(kinds) == 2:
+        is_joint = source == target == "bpe"
+        reason = "the same byte pairs on both sides" if is_joint else "a vocabulary for each side"
+        choices.append(choice_of(options, "joint", Selection(is_joint, reason)))
+    if kinds:
+        choices.append(choice_of(options, "normalization", _normalization(source, statistics)))
+    return choices
+
+
+def _size(source: str, target: str, statistics: PairStatistics) -> Selection:
+    """Return the number of pieces for the side of byte pairs with fewer words."""
+    sides = [
+        side
+        for kind, side in ((source, statistics.source), (target, statistics.target))
+        if kind == "bpe"
+    ]
+    if not sides:
+        return Selection(DEFAULT_SIZE, "the most frequent words")
+    return min(sides, key=lambda side: side.words).vocabulary_size()
+
+
+def _normalization(source: str, statistics: PairStatistics) -> Selection:
+    side = statistics.source
+    if source == "characters" and side.is_composed:
+        return Selection(
+            "nfd",
+            f"{side.distinct_characters:,} different source characters are composed of "
+            f"{side.decomposed_characters:,}",
+        )
+    return Selection(NO_NORMALIZATION, "texts stay as they are")
+
+
+def apply_choices(options: Options, choices: Sequence[Choice]) -> Options:
+    """Return options with the chosen values."""
+    values = {choice.option: choice.value for choice in choices}
+    sides = values.get("source_tokenizer"), values.get("target_tokenizer")
+    if sides[0] is not None and sides[0] == sides[1]:
+        values |= {"tokenizer": sides[0], "source_tokenizer": None, "target_tokenizer": None}
+    return replace(options, **values)

@@ -1,0 +1,152 @@
+"""Rules that choose the settings of a model and its training from the pairs.
+
+`RULES` is the only place for these numbers. The first rule whose condition is true applies.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from keras_bahdanau.data.choices import GIVEN, Choice, choice_of
+from keras_bahdanau.data.text_statistics import Selection
+from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
+from keras_bahdanau.training.options import TrainingOptions
+
+SHORT_KINDS = ("characters", "symbols")  # pieces of short texts
+FEW_PAIRS = 20_000
+# Options of the model, which `init` determines.
+_MODEL_OPTIONS = ("units", "embedding_dim", "attention_units", "dropout")
+_DROPOUTS = ("dropout", "annotation_dropout", "readout_dropout")
+
+
+class TextFacts(NamedTuple):
+    """Facts about the training pairs that rules depend on.
+
+    Args:
+        pairs: Number of pairs, at most 100,000 of text files.
+        target_kind: Kind of the target pieces, or the file of their tokenizer.
+        tokens: Mean number of pieces of a pair, of both sides.
+        is_complete: Whether there are no more pairs.
+    """
+
+    pairs: int
+    target_kind: str
+    tokens: float
+    is_complete: bool = True
+
+
+class Rule(NamedTuple):
+    """A row of the table of rules.
+
+    Args:
+        name: Name of such texts.
+        condition: The condition in words.
+        applies: Whether the condition is true.
+        values: Values of options.
+        updates: Number of updates that `epochs` is chosen for; `None` if `values` has the epochs.
+        validation_updates: Smallest number of updates between validations, in whole passes.
+    """
+
+    name: str
+    condition: str
+    applies: Callable[[TextFacts], bool]
+    values: Mapping[str, Any]
+    updates: int | None = None
+    validation_updates: int = 1
+
+
+def _widths(units: int) -> dict[str, int]:
+    return dict.fromkeys(("units", "embedding_dim", "attention_units"), units)
+
+
+_SENTENCES = {
+    **{name: ARCHITECTURE[name] for name in ("units", "embedding_dim", "attention_units")},
+    **dict(zip(_DROPOUTS, DROPOUTS, strict=True)),
+    "batch_size": 96,
+    "epochs": 7,
+    "learning_rate": 4e-3,
+    "patience": 0,
+    "best_by": "bleu",
+}
+_SHORT_TEXTS = {
+    **{name: value for name, value in _SENTENCES.items() if name != "epochs"},
+    "best_by": "exact",
+}
+
+RULES = (
+    Rule(
+        "few short texts",
+        f"target pieces are characters or symbols, and there are fewer than {FEW_PAIRS:,} pairs",
+        lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < FEW_PAIRS,
+        {**_SHORT_TEXTS, **_widths(128)},
+        updates=2100,
+        validation_updates=80,
+    ),
+    Rule(
+        "many short texts",
+        f"target pieces are characters or symbols, and there are at least {FEW_PAIRS:,} pairs",
+        lambda facts: facts.target_kind in SHORT_KINDS,
+        _SHORT_TEXTS,
+        updates=2100,
+        validation_updates=80,
+    ),
+    Rule("sentences", "all other texts", lambda facts: True, _SENTENCES),
+)
+
+
+def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
+    """Choose the settings of the model and of its training that are open.
+
+    Args:
+        options: `TrainingOptions`. With `init`, the model stays as it is.
+        facts: `TextFacts` of the training pairs.
+
+    Returns:
+        The choice of each setting, in the order of a table.
+    """
+    rule = next(rule for rule in RULES if rule.applies(facts))
+    reason = f"{rule.name}, {'' if facts.is_complete else 'at least '}{facts.pairs:,} pairs"
+    choices = [
+        choice_of(options, name, Selection(value, reason))
+        for name, value in rule.values.items()
+        if _is_open(options, name) or getattr(options, name) is not None
+    ]
+    [batch] = [choice for choice in choices if choice.option == "batch_size"]
+    if options.batch_tokens is not None:
+        choices[choices.index(batch)] = choice_of(options, "batch_tokens", Selection("", GIVEN))
+    if options.updates is not None:
+        choices = [choice for choice in choices if choice.option != "epochs"]
+        choices += [choice_of(options, name, Selection("", GIVEN)) for name in ("updates", "every")]
+    elif rule.updates is not None:
+        pairs_of_batch = batch.value
+        if options.batch_tokens is not None:
+            pairs_of_batch = max(1, options.batch_tokens / facts.tokens)
+        choices += _duration(options, facts, rule, pairs_of_batch * options.accumulate)
+    return choices
+
+
+def _is_open(options: TrainingOptions, name: str) -> bool:
+    """Whether an option without a value is chosen: not by `init` and not by `--dropout`."""
+    if name in _DROPOUTS and options.dropout is not None:
+        return False
+    return options.init is None or name not in (*_MODEL_OPTIONS, *_DROPOUTS)
+
+
+def _duration(
+    options: TrainingOptions, facts: TextFacts, rule: Rule, pairs_of_update: float
+) -> list[Choice]:
+    """Choose the passes of a run and the interval of its validations.
+
+    Validations are after whole passes. If the number of passes is given, there is one after each.
+    """
+    updates_of_pass = -int(-facts.pairs // pairs_of_update)
+    passes = max(1, -(-rule.validation_updates // updates_of_pass))
+    updates = rule.updates or 0
+    epochs = max(1, round(updates / updates_of_pass / passes)) * passes
+    text = f"{epochs * updates_of_pass:,} updates of {pairs_of_update:.0f} pairs"
+    choices = [choice_of(options, "epochs", Selection(epochs, text))]
+    if options.epochs is None and options.every is None and passes > 1:
+        every = Selection(passes * updates_of_pass, f"{passes} passes")
+        choices.append(choice_of(options, "every", every))
+    elif options.every is not None:
+        choices.append(choice_of(options, "every", Selection("", GIVEN)))
+    return choices
