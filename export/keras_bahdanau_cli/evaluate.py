@@ -145,6 +145,7 @@ def evaluate(
         from keras_bahdanau.training.run import load_best
 
         engine = load_best(folder, *others)
+    text_format.check_columns(engine.tokenizer.has_columns)
     sources, *targets = texts
     # Split references are joined like the translations.
     join = engine.tokenizer.join_target
