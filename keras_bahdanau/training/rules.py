@@ -61,9 +61,12 @@ def _widths(units: int) -> dict[str, int]:
 _SENTENCES = {
     **{name: ARCHITECTURE[name] for name in ("units", "embedding_dim", "attention_units")},
     **dict(zip(_DROPOUTS, DROPOUTS, strict=True)),
+    "label_smoothing": 0.1,
     "batch_size": 96,
     "epochs": 7,
     "learning_rate": 4e-3,
+    "ema": 0.0,
+    "average": 0,
     "patience": 0,
     "best_by": "bleu",
 }
