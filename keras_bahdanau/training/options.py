@@ -553,7 +553,8 @@ def upgrade_options(values: Mapping[str, Any]) -> dict[str, Any]:
     if "source_tokenizer" in values or not {"normalization", "dropout", "every"} <= values.keys():
         return values
     values.setdefault("tokenizer", "bpe")
-    has_corpus = values.get("target") is None and Path(values.get("source", "")).is_dir()
+    source = values.get("source")
+    has_corpus = isinstance(source, str) and values.get("target") is None and Path(source).is_dir()
     has_tokenizer = has_corpus or values.get("init") is not None
     if has_tokenizer and values["tokenizer"] == "bpe":
         values["tokenizer"] = AUTO
