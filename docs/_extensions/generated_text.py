@@ -145,8 +145,9 @@ def _rules() -> Iterator[str]:
     """Yield a table of the rules of pieces, and a table of the rules of training settings."""
     yield "| option | value | condition |"
     yield "|---|---|---|"
-    for option, value, condition in PIECE_RULES:
-        yield f"| `--{option}` | `{value}` | {condition} |"
+    for options, value, condition in PIECE_RULES:
+        flags = ", ".join(f"`--{option}`" for option in options.split(", "))
+        yield f"| {flags} | {value} | {condition} |"
     yield ""
     names = list(dict.fromkeys(name for rule in RULES for name in rule.values))
     yield f"| | {' | '.join(rule.name for rule in RULES)} |"

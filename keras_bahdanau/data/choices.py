@@ -26,20 +26,21 @@ from keras_bahdanau_runtime.option_fields import flag_names
 
 Options = TypeVar("Options", bound=TokenizerOptions)
 
-# The rules of pieces for documentation: option, value and condition, in the order of the rules.
+_SIDES = "source-tokenizer, target-tokenizer"
+# The rules of pieces for documentation: options, value and condition, in the order of the rules.
 PIECE_RULES = (
     (
-        "source-tokenizer, --target-tokenizer",
+        _SIDES,
         "symbols",
         f"a text has at least {MIN_SYMBOLS} words, there are at most {MAX_SYMBOLS:,} different "
         f"words, and at most {MAX_NEW_WORDS:.0%} of the words of further texts are new",
     ),
     (
-        "source-tokenizer, --target-tokenizer",
+        _SIDES,
         "bpe",
         f"else, if a text has at least {MIN_SENTENCE} words",
     ),
-    ("source-tokenizer, --target-tokenizer", "characters", "else"),
+    (_SIDES, "characters", "else"),
     (
         "vocabulary-size",
         f"{VOCABULARY_SIZES[0]} to {VOCABULARY_SIZES[-1]}",

@@ -324,13 +324,13 @@ def _compiled_shapes(options, corpus):
     Compiling takes as long as about ten steps. Eight shapes need 15 % padding, 30 need 7 %, so a
     longer run gets more.
     """
-    batches = corpus.pairs / options.batch_size
-    if options.batch_tokens is not None:
-        batches = (corpus.source_tokens + corpus.tokens) / options.batch_tokens
     if options.updates is not None:
         steps = options.updates * options.accumulate
+    elif options.batch_tokens is not None:
+        tokens = corpus.source_tokens + corpus.tokens
+        steps = options.epochs * tokens / options.batch_tokens
     else:
-        steps = options.epochs * batches
+        steps = options.epochs * corpus.pairs / options.batch_size
     return min(max(_MIN_SHAPES, int(steps / _STEPS_PER_SHAPE)), _MAX_SHAPES)
 
 

@@ -73,17 +73,18 @@ def rule(monkeypatch):
 def test_passes_give_the_updates_of_the_rule(rule, pairs, values, epochs, every):
     chosen = resolved(TextFacts(pairs, "symbols", 20.0), **values)
     assert (chosen.epochs, chosen.every) == (epochs, every)
+    assert chosen.batch_size == values.get("batch_size", 10)
 
 
 def test_given_values_win_and_are_named():
-    given = options(units=7, dropout=0.1, readout_dropout=0.6)
+    given = options(units=7, dropout=0.1, readout_dropout=0.6, updates=90, every=9)
     choices = choose_training(given, TextFacts(9, "symbols", 8.0))
     reasons = {choice.option: choice.reason for choice in choices}
     assert [name for name, reason in reasons.items() if reason == "given"] == [
-        "units", "dropout", "readout_dropout",
+        "units", "dropout", "readout_dropout", "updates", "every",
     ]  # fmt: skip
-    # The rate of annotations is that of `dropout`.
-    assert "annotation_dropout" not in reasons
+    # The rate of annotations is that of `dropout`, and the passes follow from the updates.
+    assert {"annotation_dropout", "epochs"}.isdisjoint(reasons)
     assert apply_choices(given, choices).dropouts_after() == (0.1, 0.1, 0.6)
 
 

@@ -35,8 +35,10 @@ MODEL = (
 # Options that the pairs would choose.
 EXPLICIT = {
     **{"tokenizer": "bpe", "joint": True, "normalization": "none", "best_by": "bleu"},
-    **{"dropout": 0.2, "annotation_dropout": 0.3, "learning_rate": 4e-3, "patience": 0},
+    **{"dropout": 0.2, "annotation_dropout": 0.3, "label_smoothing": 0.1},
+    **{"learning_rate": 4e-3, "patience": 0},
 }
+TRAINING = {"learning_rate": 1e-3, "ema": 0.0, "label_smoothing": 0.1}
 TEXTS = {
     "source": "a.src",
     "target": "a.tgt",
@@ -705,7 +707,7 @@ def test_embeddings_start_with_word_vectors(tmp_path):
     tokenizer = Tokenizer.train(["Hund und"], ["Hund und"], 300, min_frequency=1)
     sizes = {"units": 2, "attention_units": 2, "embedding_dim": 3}
     models = [
-        build(options(learning_rate=1e-3, **sizes, **vectors), tokenizer, updates=10, warmup=0)
+        build(options(**TRAINING, **sizes, **vectors), tokenizer, updates=10, warmup=0)
         for vectors in ({}, {"target_embeddings": tmp_path / "de.vec"})
         if not keras.utils.set_random_seed(0)
     ]
