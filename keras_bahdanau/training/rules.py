@@ -142,7 +142,7 @@ def _duration(
     passes = max(1, -(-rule.validation_updates // updates_of_pass))
     updates = rule.updates or 0
     epochs = max(1, round(updates / updates_of_pass / passes)) * passes
-    text = f"{epochs * updates_of_pass:,} updates of {pairs_of_update:.0f} pairs"
+    text = f"{epochs * updates_of_pass:,} updates of {min(pairs_of_update, facts.pairs):.0f} pairs"
     choices = [choice_of(options, "epochs", Selection(epochs, text))]
     if options.epochs is None and options.every is None and passes > 1:
         every = Selection(passes * updates_of_pass, f"{passes} passes")

@@ -59,12 +59,13 @@ from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
+from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.text.scores import MEASURES
-from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
+from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown, warn_about_unseen
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -421,6 +422,12 @@ def _check_held_out(number, sources, targets, tokenizer):
             ),
         )
     warn_about_unknown(f"validation_target[{number}]", encoded)
+    for name, texts, side, kind in (
+        ("validation_source", sources, tokenizer.source, tokenizer.kinds[0]),
+        ("validation_target", targets, tokenizer.target, tokenizer.kinds[1]),
+    ):
+        if kind in SHORT_KINDS:
+            warn_about_unseen(f"{name}[{number}]", side, texts)
 
 
 def _warn_about_corpus(corpus):

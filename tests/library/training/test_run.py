@@ -677,6 +677,14 @@ def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
     assert "66.7 % of the pieces of `validation_source[0]` are unknown" in caplog.text
 
 
+def test_held_out_symbols_that_training_lacks_are_named(caplog):
+    tokenizer = Tokenizer.train(["ab ab"], ["A B A B"], kind=("characters", "symbols"), joint=False)
+    _evaluators(options(), [(["ab", "\u00e9a\u00e9"], ["A ɕ͈ B", "C C D E F G"])], tokenizer)
+    assert "1 different symbols of `validation_source[0]` are not among those" in caplog.text
+    assert "at least twice: '\u00e9'." in caplog.text
+    assert "at least twice: 'ɕ͈', 'C', 'D', 'E', 'F' and 1 more." in caplog.text
+
+
 @pytest.mark.parametrize(
     ("values", "shapes"),
     [
