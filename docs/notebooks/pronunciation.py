@@ -39,8 +39,8 @@ from keras_bahdanau_runtime.text.error_rates import compare, confusions, error_r
 # %matplotlib inline
 
 # %% tags=["parameters"]
-WORDS = 2000
-EPOCHS = 20
+WORDS = 800
+EPOCHS = 15
 UNITS = 64
 OUTPUT = Path("build/notebooks")
 
