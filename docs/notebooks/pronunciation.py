@@ -39,8 +39,8 @@ from keras_bahdanau_runtime.text.error_rates import compare, confusions, error_r
 # %matplotlib inline
 
 # %% tags=["parameters"]
-WORDS = 2000
-EPOCHS = 20
+WORDS = 800
+EPOCHS = 15
 UNITS = 64
 OUTPUT = Path("build/notebooks")
 
@@ -52,6 +52,7 @@ OUTPUT = Path("build/notebooks")
 # phonemes: c and g before e and i, r at the beginning of a word.
 
 # %%
+TEST_WORDS = 200
 ONSETS = "b c d f g h j l m n p r s t v z ch ll rr ñ br cr tr pl gu qu".split()
 VOWELS = {"gu": "ei", "qu": "ei"}  # the u of these is silent only before e and i
 CODAS = ["", "", "", "n", "s", "r", "l"]
@@ -84,8 +85,8 @@ def pronounce(word):
 
 
 rng = random.Random(1)
-words = list({spell(rng): None for _ in range(2 * WORDS)})[: WORDS + 500]
-training, test = words[:WORDS], words[WORDS:]
+words = list({spell(rng): None for _ in range(2 * (WORDS + TEST_WORDS))})
+training, test = words[:WORDS], words[WORDS : WORDS + TEST_WORDS]
 for word in ["quechero", "jirroñe", "gacelle"]:
     print(f"{word}\t{pronounce(word)}")
 
