@@ -6,8 +6,8 @@
 
 A task is a language of pronunciation, such as `bul`, a language and size of inflection, such as
 `turkish-medium`, or a group of them. Each is trained by `keras-bahdanau train` with no options
-except its files, and those after `--`. Then `keras-bahdanau evaluate --json` measures it on the dev
-set, or on the test set. The Keras backend is that of KERAS_BACKEND.
+except its files and their columns, and those after `--`. `keras-bahdanau evaluate --json` measures
+it on the dev set, or on the test set. The Keras backend is that of KERAS_BACKEND.
 
 DIR, or the environment variable SMALL_TASKS_DATA, is a folder with two others:
 
@@ -61,8 +61,10 @@ def task_files(task):
     return [Path("pronunciation") / f"{language}_{name}.tsv" for name in names]
 
 
-def is_inflection(task):
-    return "-" in task
+def format_flags(task):
+    """Return the flags for the columns of a file: lemma, form and tags of inflection."""
+    columns = ["--source-column", "1", "--source-column", "3", "--target-column", "2"]
+    return columns if "-" in task else []
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,10 @@ class Training:
         return name + (f"-{zlib.crc32(' '.join(self.flags).encode()):08x}" if self.flags else "")
 
     def arguments(self):
-        """The options of `train` in addition to the files."""
+        """The options of `train` in addition to the files and their columns."""
         seed = [] if self.seed is None else ["--seed", str(self.seed)]
         seeds = [] if self.seeds is None else ["--seeds", str(self.seeds)]
         return [*seed, *seeds, *self.flags]
-
-
-def joined(line):
-    """Return a line of an inflection set with lemma and tags as one column of symbols."""
-    lemma, form, tags = line.split("\t")
-    symbols = [*lemma.replace(" ", "_"), *tags.split(";")]
-    return f"{' '.join(symbols)}\t{form}"
 
 
 def write_files(training, data, folder):
@@ -112,8 +107,6 @@ def write_files(training, data, folder):
     for path in task_files(training.task):
         path = data / path
         lines = path.read_text("utf-8").removesuffix("\n").split("\n")
-        if is_inflection(training.task):
-            lines = [joined(line) for line in lines]
         if not files and training.pairs:
             if training.pairs > len(lines):
                 raise SystemExit(f"{path} has {len(lines)} pairs, fewer than {training.pairs}.")
@@ -139,7 +132,7 @@ def train(training, files, run):
     """
     shutil.rmtree(run, ignore_errors=True)
     command = [*COMMAND, "train", files[0], "--validation-source", files[1], "--output", run]
-    command += training.arguments()
+    command += [*format_flags(training.task), *training.arguments()]
     first, line = None, ""
     began = time.perf_counter()
     with subprocess.Popen(
@@ -164,9 +157,9 @@ def train(training, files, run):
     }
 
 
-def evaluate(run, path):
+def evaluate(run, path, flags):
     """Return the error rates in percent with their intervals."""
-    command = [*map(str, [*COMMAND, "evaluate", run, path, "--json"])]
+    command = [*map(str, [*COMMAND, "evaluate", run, path, *flags, "--json"])]
     process = subprocess.run(command, env=environment(), capture_output=True, encoding="utf-8")
     if process.returncode:
         line = process.stderr.strip().rpartition("\n")[2]
@@ -199,7 +192,9 @@ def measure(training, data, output, test_set):
             }
             document = {**described, **train(training, files, folder / "run"), "errors": {}}
             path.write_text(json.dumps(document))  # so a failed evaluation costs no training
-        document["errors"][test_set] = evaluate(folder / "run", files[1 + (test_set == "test")])
+        path_of_set = files[1 + (test_set == "test")]
+        flags = format_flags(training.task)
+        document["errors"][test_set] = evaluate(folder / "run", path_of_set, flags)
         path.write_text(json.dumps(document, indent=1))
     return document
 
@@ -271,7 +266,7 @@ def main():
                 try:
                     row = measure(training, folder, options.output, test_set)
                 except subprocess.CalledProcessError as error:
-                    failed.append(f"{training.name}: {error.stderr}")
+                    failed.append(f"{training.name}: {error.stderr.strip()}")
                     continue
                 write_results(options.output)
                 print_row(row, test_set)

@@ -48,6 +48,7 @@ nitpick_ignore_regex = [("py:class", r"(collections|keras|numpy|os|pathlib)\..+"
 nitpick_ignore = [
     ("py:class", "keras_bahdanau_runtime.manifest.Manifest"),
     ("py:class", "keras_bahdanau_runtime.search_settings.ManifestSearch"),
+    ("py:class", "keras_bahdanau.data.choices.Choice"),
     ("py:class", "keras_bahdanau.data.corpus.Shard"),
     ("py:class", "keras_bahdanau_runtime.text.tokenizer.TextDecoder"),
 ]

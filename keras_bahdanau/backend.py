@@ -22,10 +22,12 @@ WITHOUT_KERAS = frozenset(
         "backend",
         "data",
         "data.blocks",
+        "data.choices",
         "data.corpus",
         "data.filters",
         "data.options",
         "data.preparation",
+        "data.text_statistics",
         "launcher",
         "model_defaults",
         "plot",
@@ -35,6 +37,7 @@ WITHOUT_KERAS = frozenset(
         "training",
         "training.initial",
         "training.options",
+        "training.rules",
         "training.start",
     )
 )

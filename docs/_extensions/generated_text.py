@@ -7,6 +7,7 @@
 | `generate: options MODULE.CLASS` | A table of the fields of an option class that are flags |
 | `generate: settings` | A table of the settings of a search that a call may change |
 | `generate: commands` | Every command with its options |
+| `generate: rules` | Tables of the rules that choose options from the pairs |
 | `generate: example` | The first Python block of README.md |
 """
 
@@ -21,6 +22,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+from keras_bahdanau.data.choices import PIECE_RULES
+from keras_bahdanau.training.rules import RULES
 from keras_bahdanau_runtime.search_settings import SearchSettings
 
 # A name in several namespaces is documented in the first of them.
@@ -89,6 +92,7 @@ def _generate(kind: str, *arguments: str) -> str:
         "options": _options,
         "settings": _settings,
         "commands": _commands,
+        "rules": _rules,
         "example": _example,
     }
     return "\n".join(generators[kind](*arguments))
@@ -135,6 +139,27 @@ def _settings() -> Iterator[str]:
         low, high = f"{limits.low:,}", f"{limits.high:,}"
         meaning = setting.metadata["meaning"]
         yield f"| `{setting.name}` | {limits.dtype} | {low} | {high} | {meaning} |"
+
+
+def _rules() -> Iterator[str]:
+    """Yield a table of the rules of pieces, and a table of the rules of training settings."""
+    yield "| option | value | condition |"
+    yield "|---|---|---|"
+    for options, value, condition in PIECE_RULES:
+        flags = ", ".join(f"`--{option}`" for option in options.split(", "))
+        yield f"| {flags} | {value} | {condition} |"
+    yield ""
+    names = list(dict.fromkeys(name for rule in RULES for name in rule.values))
+    yield f"| | {' | '.join(rule.name for rule in RULES)} |"
+    yield f"|---|{'---|' * len(RULES)}"
+    yield f"| condition | {' | '.join(rule.condition for rule in RULES)} |"
+    for name in names:
+        values = " | ".join(str(rule.values.get(name, "")) for rule in RULES)
+        yield f"| `--{name.replace('_', '-')}` | {values} |"
+    updates = " | ".join(f"{rule.updates:,}" if rule.updates else "" for rule in RULES)
+    yield f"| updates that the epochs are chosen for | {updates} |"
+    interval = " | ".join(f"{rule.validation_updates:,}" for rule in RULES)
+    yield f"| updates between validations, at least | {interval} |"
 
 
 def _table(names: Iterator[str]) -> Iterator[str]:

@@ -131,6 +131,7 @@ def _write_data(folder: Path, pairs: int, epochs: int) -> TrainingOptions:
         target=folder / "train.target",
         validation_source=(folder / "validation.source",),
         validation_target=(folder / "validation.target",),
+        tokenizer="bpe",
         vocabulary_size=1000,
         units=128,
         embedding_dim=64,
@@ -143,5 +144,6 @@ def _write_data(folder: Path, pairs: int, epochs: int) -> TrainingOptions:
         batch_size=min(64, max(1, pairs // 2)),
         epochs=epochs,
         learning_rate=3e-3,
+        best_by="bleu",
         max_length=64,
     )

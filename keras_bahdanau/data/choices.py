@@ -10,11 +10,51 @@ from keras_bahdanau.data.options import (
     TokenizerOptions,
     is_learned,
 )
-from keras_bahdanau.data.text_statistics import DEFAULT_SIZE, PairStatistics, Selection
+from keras_bahdanau.data.text_statistics import (
+    DEFAULT_SIZE,
+    MAX_DECOMPOSED,
+    MAX_NEW_WORDS,
+    MAX_SYMBOLS,
+    MIN_SENTENCE,
+    MIN_SYMBOLS,
+    PIECE_USES,
+    VOCABULARY_SIZES,
+    PairStatistics,
+    Selection,
+)
 from keras_bahdanau_runtime.option_fields import flag_names
 
 Options = TypeVar("Options", bound=TokenizerOptions)
 
+_SIDES = "source-tokenizer, target-tokenizer"
+# The rules of pieces for documentation: options, value and condition, in the order of the rules.
+PIECE_RULES = (
+    (
+        _SIDES,
+        "symbols",
+        f"a text has at least {MIN_SYMBOLS} words, there are at most {MAX_SYMBOLS:,} different "
+        f"words, and at most {MAX_NEW_WORDS:.0%} of the words of further texts are new",
+    ),
+    (
+        _SIDES,
+        "bpe",
+        f"else, if a text has at least {MIN_SENTENCE} words",
+    ),
+    (_SIDES, "characters", "else"),
+    (
+        "vocabulary-size",
+        f"{VOCABULARY_SIZES[0]} to {VOCABULARY_SIZES[-1]}",
+        f"the largest of these sizes, each twice the one before, with at least {PIECE_USES} words "
+        "of the shorter side for each piece",
+    ),
+    ("joint", "yes", "both sides have byte pairs"),
+    (
+        "normalization",
+        "nfd",
+        "source pieces are characters, and decomposition leaves at most "
+        f"{MAX_DECOMPOSED:.0%} of the different ones",
+    ),
+)
 GIVEN = "given"  # reason of an option that is not chosen
 
 

@@ -14,6 +14,7 @@ from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat
 SAMPLE_PAIRS = 100_000  # first pairs that are counted
 _PIECES_OF_WORD = 1.3  # about, of byte pairs
 _BLOCK_PAIRS = 10_000  # read at once
+MIN_SYMBOLS = 2  # in a text
 MAX_SYMBOLS = 1000  # different words of texts of symbols
 MAX_NEW_WORDS = 0.02  # share among the words of further texts of symbols
 MIN_SENTENCE = 5  # words
@@ -87,7 +88,7 @@ class TextStatistics:
         """
         words = self.words / max(self.texts, 1)
         new = self.single_words / max(self.words, 1)
-        if words >= 2 and self.distinct_words <= MAX_SYMBOLS and new <= MAX_NEW_WORDS:
+        if words >= MIN_SYMBOLS and self.distinct_words <= MAX_SYMBOLS and new <= MAX_NEW_WORDS:
             return Selection(
                 "symbols",
                 f"{words:.1f} words in a text, only {self.distinct_words:,} different ones, and "

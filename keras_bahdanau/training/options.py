@@ -33,7 +33,8 @@ CHOSEN_OPTIONS = (
     *TOKENIZER_OPTIONS,
     *("units", "embedding_dim", "attention_units"),
     *("dropout", "annotation_dropout", "readout_dropout"),
-    *("batch_size", "epochs", "every", "patience", "learning_rate", "best_by"),
+    *("label_smoothing", "batch_size", "epochs", "every", "patience"),
+    *("learning_rate", "ema", "average", "best_by"),
 )
 # Names of options in files of earlier versions.
 FORMER_NAMES = {
@@ -215,9 +216,9 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         limits=_SHARE,
         panel="Regularization",
     )
-    label_smoothing: float = option(
-        0.1,
-        "Share of the target probability spread over all ids.",
+    label_smoothing: float | None = option(
+        None,
+        f"Share of the target probability spread over all ids; {_CHOSEN} if absent.",
         limits=_SHARE,
         panel="Regularization",
     )
@@ -307,15 +308,17 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         limits={"low": 0},
         panel="Optimization",
     )
-    ema: float = option(
-        0.0,
-        "Decay of the exponential moving average of the weights to save; 0: none.",
+    ema: float | None = option(
+        None,
+        "Decay of the exponential moving average of the weights to save; 0: none; "
+        f"{_CHOSEN} if absent.",
         limits=_SHARE,
         panel="Optimization",
     )
-    average: int = option(
-        0,
-        "Number of last checkpoints whose mean is compared with the best one.",
+    average: int | None = option(
+        None,
+        "Number of last checkpoints whose mean is compared with the best one; "
+        f"{_CHOSEN} if absent.",
         limits={"low": 0},
         panel="Optimization",
     )
@@ -550,7 +553,8 @@ def upgrade_options(values: Mapping[str, Any]) -> dict[str, Any]:
     if "source_tokenizer" in values or not {"normalization", "dropout", "every"} <= values.keys():
         return values
     values.setdefault("tokenizer", "bpe")
-    has_corpus = values.get("target") is None and Path(values.get("source", "")).is_dir()
+    source = values.get("source")
+    has_corpus = isinstance(source, str) and values.get("target") is None and Path(source).is_dir()
     has_tokenizer = has_corpus or values.get("init") is not None
     if has_tokenizer and values["tokenizer"] == "bpe":
         values["tokenizer"] = AUTO

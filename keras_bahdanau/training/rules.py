@@ -61,9 +61,12 @@ def _widths(units: int) -> dict[str, int]:
 _SENTENCES = {
     **{name: ARCHITECTURE[name] for name in ("units", "embedding_dim", "attention_units")},
     **dict(zip(_DROPOUTS, DROPOUTS, strict=True)),
+    "label_smoothing": 0.1,
     "batch_size": 96,
     "epochs": 7,
     "learning_rate": 4e-3,
+    "ema": 0.0,
+    "average": 0,
     "patience": 0,
     "best_by": "bleu",
 }
@@ -104,24 +107,25 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
         The choice of each setting, in the order of a table.
     """
     rule = next(rule for rule in RULES if rule.applies(facts))
-    reason = f"{rule.name}, {'' if facts.is_complete else 'at least '}{facts.pairs:,} pairs"
+    number = "1 pair" if facts.pairs == 1 else f"{facts.pairs:,} pairs"
+    reason = f"{rule.name}, {'' if facts.is_complete else 'at least '}{number}"
     choices = [
         choice_of(options, name, Selection(value, reason))
         for name, value in rule.values.items()
         if _is_open(options, name) or getattr(options, name) is not None
     ]
-    [batch] = [choice for choice in choices if choice.option == "batch_size"]
+    pairs_of_batch = next(choice.value for choice in choices if choice.option == "batch_size")
     if options.batch_tokens is not None:
-        choices[choices.index(batch)] = choice_of(options, "batch_tokens", Selection("", GIVEN))
+        pairs_of_batch = max(1, options.batch_tokens / facts.tokens)
     if options.updates is not None:
         choices = [choice for choice in choices if choice.option != "epochs"]
-        choices += [choice_of(options, name, Selection("", GIVEN)) for name in ("updates", "every")]
     elif rule.updates is not None:
-        pairs_of_batch = batch.value
-        if options.batch_tokens is not None:
-            pairs_of_batch = max(1, options.batch_tokens / facts.tokens)
         choices += _duration(options, facts, rule, pairs_of_batch * options.accumulate)
-    return choices
+    return choices + [
+        Choice(name, getattr(options, name), GIVEN, f"--{name.replace('_', '-')}")
+        for name in ("batch_tokens", "updates", "every")
+        if getattr(options, name) is not None
+    ]
 
 
 def _is_open(options: TrainingOptions, name: str) -> bool:
@@ -142,11 +146,9 @@ def _duration(
     passes = max(1, -(-rule.validation_updates // updates_of_pass))
     updates = rule.updates or 0
     epochs = max(1, round(updates / updates_of_pass / passes)) * passes
-    text = f"{epochs * updates_of_pass:,} updates of {pairs_of_update:.0f} pairs"
+    text = f"{epochs * updates_of_pass:,} updates of {min(pairs_of_update, facts.pairs):.0f} pairs"
     choices = [choice_of(options, "epochs", Selection(epochs, text))]
     if options.epochs is None and options.every is None and passes > 1:
         every = Selection(passes * updates_of_pass, f"{passes} passes")
         choices.append(choice_of(options, "every", every))
-    elif options.every is not None:
-        choices.append(choice_of(options, "every", Selection("", GIVEN)))
     return choices

@@ -60,13 +60,14 @@ from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
+from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.seeds import prepare_seeds
 from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts, start_run
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.text.scores import MEASURES
-from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown
+from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown, warn_about_unseen
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -387,13 +388,13 @@ def _compiled_shapes(options, corpus):
     Compiling takes as long as about ten steps. Eight shapes need 15 % padding, 30 need 7 %, so a
     longer run gets more.
     """
-    batches = corpus.pairs / options.batch_size
-    if options.batch_tokens is not None:
-        batches = (corpus.source_tokens + corpus.tokens) / options.batch_tokens
     if options.updates is not None:
         steps = options.updates * options.accumulate
+    elif options.batch_tokens is not None:
+        tokens = corpus.source_tokens + corpus.tokens
+        steps = options.epochs * tokens / options.batch_tokens
     else:
-        steps = options.epochs * batches
+        steps = options.epochs * corpus.pairs / options.batch_size
     return min(max(_MIN_SHAPES, int(steps / _STEPS_PER_SHAPE)), _MAX_SHAPES)
 
 
@@ -485,6 +486,12 @@ def _check_held_out(number, sources, targets, tokenizer):
             ),
         )
     warn_about_unknown(f"validation_target[{number}]", encoded)
+    for name, texts, side, kind in (
+        ("validation_source", sources, tokenizer.source, tokenizer.kinds[0]),
+        ("validation_target", targets, tokenizer.target, tokenizer.kinds[1]),
+    ):
+        if kind in SHORT_KINDS:
+            warn_about_unseen(f"{name}[{number}]", side, texts)
 
 
 def _warn_about_corpus(corpus):

@@ -335,6 +335,7 @@ def choose_options(
         tokens = (corpus.source_tokens + corpus.tokens) / corpus.pairs
         facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens)
     else:
+        check_files(sources=texts.sources, targets=texts.targets)
         statistics = PairStatistics.read(texts.sources, texts.targets, texts.text_format)
         if tokenizer is None:
             choices = choose_tokenizer(options, statistics)

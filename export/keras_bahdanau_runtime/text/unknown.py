@@ -1,13 +1,17 @@
 """Share of unknown pieces in a text, such as raw text for a model of split text."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
+from typing import Any
 
 from keras_bahdanau_runtime.ids import EOS, UNK
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _MAX_SHARE = 0.5  # of unknown pieces without a warning
+_NAMED_SYMBOLS = 5  # in a warning
 
 
 def unknown_share(encoded: Sequence[list[int]]) -> float:
@@ -39,4 +43,31 @@ def warn_about_unknown(name: str, encoded: Sequence[list[int]]) -> None:
             "of another text. A model of split text needs text that is split in the same way.",
             100 * share,
             name,
+        )
+
+
+def warn_about_unseen(name: str, side: Any, texts: Sequence[str]) -> None:
+    """Log a warning with the first symbols of texts that a tokenizer does not have.
+
+    Args:
+        name: Name of the argument.
+        side: `tokenizers.Tokenizer` of the language, which learned characters or symbols.
+        texts: The texts.
+    """
+    counts = Counter[str]()
+    for text, encoding in zip(texts, side.encode_batch(list(texts)), strict=True):
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        counts.update(
+            text[begin:end].strip() or " " for index, (begin, end) in spans if index == UNK
+        )
+    if counts:
+        names = ", ".join(repr(symbol) for symbol in islice(counts, _NAMED_SYMBOLS))
+        rest = len(counts) - _NAMED_SYMBOLS
+        logger.warning(
+            "%d different symbols of `%s` are not among those that the tokenizer has learned, each "
+            "of which occurs at least twice: %s%s.",
+            len(counts),
+            name,
+            names,
+            f" and {rest} more" if rest > 0 else "",
         )

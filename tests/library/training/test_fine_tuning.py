@@ -41,6 +41,7 @@ def options(texts):
         if "source" not in values:
             files |= {"source": texts / "en", "target": texts / "de"}
         sizes = {"init": RUN, "batch_size": 4, "max_length": 16, "learning_rate": 4e-3}
+        sizes |= {"label_smoothing": 0.1, "ema": 0.0}
         return TrainingOptions(**sizes | files | values)
 
     return options
@@ -67,6 +68,7 @@ def adapted(texts, tmp_path_factory):
         texts / "en", texts / "de", validation_source=texts / "en", validation_target=texts / "de",
         init=RUN, freeze=("encoder", "embeddings"), mix=f"{texts / 'corpus'}=0.5",
         batch_size=4, epochs=2, max_length=16, learning_rate=4e-3, best_by="bleu", patience=0,
+        label_smoothing=0.1, ema=0.0, average=0,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("runs") / "run"
     train(chosen, folder, verbose=False)

@@ -35,8 +35,10 @@ MODEL = (
 # Options that the pairs would choose.
 EXPLICIT = {
     **{"tokenizer": "bpe", "joint": True, "normalization": "none", "best_by": "bleu"},
-    **{"dropout": 0.2, "annotation_dropout": 0.3, "learning_rate": 4e-3, "patience": 0},
+    **{"dropout": 0.2, "annotation_dropout": 0.3, "label_smoothing": 0.1},
+    **{"learning_rate": 4e-3, "patience": 0},
 }
+TRAINING = {"learning_rate": 1e-3, "ema": 0.0, "label_smoothing": 0.1}
 TEXTS = {
     "source": "a.src",
     "target": "a.tgt",
@@ -677,6 +679,14 @@ def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
     assert "66.7 % of the pieces of `validation_source[0]` are unknown" in caplog.text
 
 
+def test_held_out_symbols_that_training_lacks_are_named(caplog):
+    tokenizer = Tokenizer.train(["ab ab"], ["A B A B"], kind=("characters", "symbols"), joint=False)
+    _evaluators(options(), [(["ab", "\u00e9a\u00e9"], ["A ɕ͈ B", "C C D E F G"])], tokenizer)
+    assert "1 different symbols of `validation_source[0]` are not among those" in caplog.text
+    assert "at least twice: '\u00e9'." in caplog.text
+    assert "at least twice: 'ɕ͈', 'C', 'D', 'E', 'F' and 1 more." in caplog.text
+
+
 @pytest.mark.parametrize(
     ("values", "shapes"),
     [
@@ -697,7 +707,7 @@ def test_embeddings_start_with_word_vectors(tmp_path):
     tokenizer = Tokenizer.train(["Hund und"], ["Hund und"], 300, min_frequency=1)
     sizes = {"units": 2, "attention_units": 2, "embedding_dim": 3}
     models = [
-        build(options(learning_rate=1e-3, **sizes, **vectors), tokenizer, updates=10, warmup=0)
+        build(options(**TRAINING, **sizes, **vectors), tokenizer, updates=10, warmup=0)
         for vectors in ({}, {"target_embeddings": tmp_path / "de.vec"})
         if not keras.utils.set_random_seed(0)
     ]
