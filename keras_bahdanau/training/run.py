@@ -66,6 +66,7 @@ from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
+from keras_bahdanau_runtime.text.columns import first_column
 from keras_bahdanau_runtime.text.scores import MEASURES
 from keras_bahdanau_runtime.text.unknown import unknown_share, warn_about_unknown, warn_about_unseen
 
@@ -486,12 +487,15 @@ def _check_held_out(number, sources, targets, tokenizer):
             ),
         )
     warn_about_unknown(f"validation_target[{number}]", encoded)
-    for name, texts, side, kind in (
-        ("validation_source", sources, tokenizer.source, tokenizer.kinds[0]),
-        ("validation_target", targets, tokenizer.target, tokenizer.kinds[1]),
+    symbols = [symbol for text in sources for symbol in tokenizer.unknown_symbols(text)]
+    if tokenizer.has_columns:
+        sources = [first_column(text) for text in sources]
+    for name, texts, side, kind, unknown in (
+        ("validation_source", sources, tokenizer.source, tokenizer.kinds[0], symbols),
+        ("validation_target", targets, tokenizer.target, tokenizer.kinds[1], ()),
     ):
         if kind in SHORT_KINDS:
-            warn_about_unseen(f"{name}[{number}]", side, texts)
+            warn_about_unseen(f"{name}[{number}]", side, texts, unknown)
 
 
 def _warn_about_corpus(corpus):

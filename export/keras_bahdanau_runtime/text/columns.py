@@ -74,6 +74,11 @@ class SymbolEncoder:
         first, symbols = _split(text, self._normalization)
         return first, [self._ids.get(symbol, UNK) for symbol in symbols]
 
+    def unknown(self, text: str) -> list[str]:
+        """Return the unknown symbols of a text."""
+        _, symbols = _split(text, self._normalization)
+        return [symbol for symbol in symbols if symbol not in self._ids]
+
 
 def _split(text: str, normalization: str | None) -> tuple[str, list[str]]:
     """Return the first column and the symbols of the later ones."""

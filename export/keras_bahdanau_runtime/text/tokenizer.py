@@ -538,6 +538,17 @@ class Tokenizer:
             [*ids[:-1], *symbols, EOS] for ids, (_, symbols) in zip(encoded, columns, strict=True)
         ]
 
+    def unknown_symbols(self, text: str) -> list[str]:
+        r"""Return the unknown symbols in the later columns of a source text.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.train(["a\tN;PL"] * 2, ["a"], has_columns=True)
+        >>> tokenizer.unknown_symbols("b\tN;SG")
+        [';SG']
+        """
+        return [] if self._symbols is None else self._symbols.unknown(text)
+
     def encode_target(self, text: str) -> list[int]:
         """Encode a target text; see `encode_source`."""
         return _encode(self._target, text, self._replace_target)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -46,15 +46,18 @@ def warn_about_unknown(name: str, encoded: Sequence[list[int]]) -> None:
         )
 
 
-def warn_about_unseen(name: str, side: Any, texts: Sequence[str]) -> None:
+def warn_about_unseen(
+    name: str, side: Any, texts: Sequence[str], symbols: Iterable[str] = ()
+) -> None:
     """Log a warning with the first symbols of texts that a tokenizer does not have.
 
     Args:
         name: Name of the argument.
         side: `tokenizers.Tokenizer` of the language, which learned characters or symbols.
-        texts: The texts.
+        texts: The texts, of which only the first column.
+        symbols: Unknown symbols of the other columns; see `Tokenizer.unknown_symbols`.
     """
-    counts = Counter[str]()
+    counts = Counter(symbols)
     for text, encoding in zip(texts, side.encode_batch(list(texts)), strict=True):
         spans = zip(encoding.ids, encoding.offsets, strict=True)
         counts.update(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import TrainingOptions, train, train_seeds
+from keras_bahdanau.data import PreparedCorpus
 from keras_bahdanau.run_folder import best_file, member_runs
-from keras_bahdanau.training.run import load_best
+from keras_bahdanau.training.run import _evaluators, load_best
 from keras_bahdanau.training.seeds import prepare_seeds
 
 INFLECTIONS = [f"{word}\t{word}{end}\t{tag}" for word in ("ab", "ba", "abb") for end, tag in
@@ -89,6 +90,17 @@ def test_resuming_trains_only_the_runs_that_are_missing(runs, monkeypatch, capsy
         monkeypatch, capsysbinary, "evaluate", folder, options.source, *columns
     )
     assert status == 0 and "exact" in output, error
+
+
+def test_unseen_tags_of_held_out_text_are_named(runs, caplog):
+    options, folder = runs
+    tokenizer = PreparedCorpus(folder / "corpus").tokenizer
+    _evaluators(options, [(["ab\tN;PL", "ba\tN;SG"], ["aba", "bab"])], tokenizer)
+    assert caplog.messages == []
+    _evaluators(options, [(["ab\tN;DU", "ba\tN;DU"], ["aba", "bab"])], tokenizer)
+    [message] = caplog.messages
+    assert message.startswith("1 different symbols of `validation_source[0]`")
+    assert message.endswith(": ';DU'.")
 
 
 def test_runs_that_cannot_be_continued_or_joined_are_refused(runs, tmp_path):
