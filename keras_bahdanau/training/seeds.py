@@ -95,13 +95,13 @@ def prepare_seeds(
     chosen, choices = choose_options(texts, tokenizer)
     (on_choices or log_choices)(choices)
     with claim_run(output):
-        write_json(output / SEEDS_FILE, [seed + options.seed for seed in range(seeds)])
         if not options.is_prepared:
             prepare_texts(RunTexts(chosen, output), tokenizer)
             # The corpus has the tokenizer.
             defaults = {name: getattr(TrainingOptions, name) for name in TOKENIZER_OPTIONS}
             corpus = output / CORPUS_FOLDER
             chosen = replace(chosen, source=corpus, target=None, **defaults)
+        write_json(output / SEEDS_FILE, [options.seed + number for number in range(seeds)])
     members = []
     for seed in range(options.seed, options.seed + seeds):
         folder = member_folder(output, seed)

@@ -641,6 +641,8 @@ def test_several_columns_are_joined(inflector, translator, tmp_path, name, colum
     columns = tuple(columns)
     translate_file(inflector, source, output, text_column=columns)
     assert output.read_text().splitlines() == written
+    with pytest.raises(ValueError, match="`text_column` must be different columns"):
+        translate_file(inflector, source, output, True, text_column=(*columns, columns[0]))
     failures = 1 if name == "a.jsonl" else 0
     assert translate_file(inflector, source, output, True, text_column=columns) == failures
     with pytest.raises(ValueError, match="`text_column` must be one column for an artifact"):

@@ -85,6 +85,8 @@ def open_records(
         MissingDependencyError: The file is Parquet, and pyarrow is not installed.
     """
     names = (text_column,) if isinstance(text_column, str) else tuple(text_column or ())
+    if len(set(names)) < len(names):
+        raise argument_error("text_column", "be different columns", names)
     kind = _kind("source", source)
     if _kind("output", output) is not kind:
         raise argument_error(
