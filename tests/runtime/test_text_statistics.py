@@ -15,9 +15,9 @@ HANGUL = [chr(0xAC00 + 28 * i) for i in range(200)]  # syllables of 11 first let
 
 
 def test_words_and_characters_are_counted():
-    statistics = TextStatistics.of(["a b  a", "ccc", "\u00e1"])
-    # In NFD the letters are a, b, c and the accent.
-    assert statistics == TextStatistics(3, 5, 4, 3, 10, 4, 4, 3, 6)
+    statistics = TextStatistics.of(["a b  a", "ccc", "\u00e1" * 5])
+    # In NFD the letters are a, b, c and the accent, and the last text is the longest.
+    assert statistics == TextStatistics(3, 5, 4, 3, 14, 4, 4, 3, 10)
 
 
 @pytest.mark.parametrize(
