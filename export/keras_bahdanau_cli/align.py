@@ -140,12 +140,19 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
             "be left out for an .html file, which shows words and pieces in one style",
             received=str(output),
         )
-    translations = Translator(artifact_folder(options.artifact), **asdict(limits)).translate(texts)
+    translator = Translator(artifact_folder(options.artifact), **asdict(limits))
+    translations = translator.translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]
     if is_page:
         alignment_page(panels, output)
     else:
-        panels = panels if pieces else [word_alignment(*panel) for panel in panels]
+        if not pieces:
+            panels = [word_alignment(*panel) for panel in panels]
+        elif translator.require_tokenizer().target_unit == "symbols":
+            # Each symbol begins with the space before it, which says nothing in a picture.
+            panels = [
+                (*panel[:2], [token.removeprefix(" ") for token in panel[2]]) for panel in panels
+            ]
         plot_alignments(panels, output, style=style, columns=columns)
     for translation in translations:
         print(one_line(translation.text))

@@ -70,6 +70,12 @@ class EvaluateOptions:
         flags="--json",
         panel="Output",
     )
+    picture: Path | None = option(
+        None,
+        "SVG file to write: the most frequent errors of symbols as bars, and the outputs with the "
+        "most errors, aligned with their references.",
+        panel="Output",
+    )
 
 
 def evaluate(
@@ -79,19 +85,23 @@ def evaluate(
 
     Symbols are characters, or parts between spaces for a model of symbols. Ranges are intervals of
     95 %. For short outputs, such as pronunciations, the most frequent errors and the worst outputs
-    follow. If a source has several lines, the references of all of them count as right.
+    follow, which --picture draws. If a source has several lines, the references of all of them
+    count as right.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
+    from keras_bahdanau_runtime.pictures.errors import check_picture, error_picture
     from keras_bahdanau_runtime.session import available_cores
     from keras_bahdanau_runtime.text.error_rates import (
         compare,
         confusions,
         error_intervals,
+        error_rates,
         shared_references,
+        worst_outputs,
     )
-    from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
+    from keras_bahdanau_runtime.text.scores import bleu_and_chrf, bleu_metric
     from keras_bahdanau_runtime.translator import Translator
 
     path, others, tokenize = measured.path, measured.others, measured.tokenize
@@ -103,6 +113,8 @@ def evaluate(
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
+    if measured.picture is not None:
+        check_picture(measured.picture)
     is_artifact = is_address or (folder / MANIFEST_FILE).exists()
     options = search.options()
     if is_artifact and others:
@@ -133,6 +145,7 @@ def evaluate(
         from keras_bahdanau.training.run import load_best
 
         engine = load_best(folder, *others)
+    text_format.check_columns(engine.tokenizer.has_columns)
     sources, *targets = texts
     # Split references are joined like the translations.
     join = engine.tokenizer.join_target
@@ -140,10 +153,13 @@ def evaluate(
     translations = _translate_with_progress(engine, sources, **asdict(batches), **options)
     outputs = [translation.text for translation in translations]
     unit = engine.tokenizer.target_unit
-    scores = corpus_scores(outputs, references_of, tokenize, unit, sources)
     comparisons = compare(outputs, shared_references(sources, references_of), unit)
+    scores = bleu_and_chrf(outputs, references_of, tokenize) | error_rates(comparisons)
     intervals = error_intervals(comparisons)
     errors = confusions(comparisons)
+    if measured.picture is not None:
+        error_picture(sources, comparisons, measured.picture)
+        print_message(f"The errors are drawn in {measured.picture}.")
     if measured.as_json:
         rows = [{**edit._asdict(), "count": count} for edit, count in errors.most_common()]
         document = {"outputs": len(outputs), **scores, "intervals": intervals, "errors": rows}
@@ -154,18 +170,17 @@ def evaluate(
     print(f"exact {scores['exact']:.1f}% {exact}  symbol errors {scores['ser']:.1f}% {ser}")
     symbols = sum(comparison.length for comparison in comparisons)
     if errors and symbols <= _SHORT * len(comparisons):
-        _print_errors(comparisons, errors)
+        _print_errors(errors, worst_outputs(sources, comparisons)[:_SHOWN_OUTPUTS])
 
 
-def _print_errors(comparisons: "list[Comparison]", errors: "Counter[Edit]") -> None:
-    """Print the most frequent errors of symbols, and the outputs with the most of them."""
+def _print_errors(errors: "Counter[Edit]", worst: "list[tuple[str, Comparison]]") -> None:
+    """Print the most frequent errors of symbols, and the worst outputs below their sources."""
     print("\nErrors (expected, received, number of times):")
     for (expected, received), count in errors.most_common(_SHOWN_ERRORS):
         print(f"  {expected or '-'} {received or '-'} {count}")
-    print("\nWorst outputs (expected, received):")
-    wrong = [comparison for comparison in comparisons if comparison.edits]
-    wrong.sort(key=lambda comparison: -len(comparison.edits))
-    for comparison in wrong[:_SHOWN_OUTPUTS]:
+    print("\nWorst outputs (source, expected, received):")
+    for source, comparison in worst:
+        print(f"  {source}")
         columns = [[symbol or "-" for symbol in edit] for edit in comparison.alignment]
         widths = [max(map(cell_len, column)) for column in columns]
         for side in range(2):

@@ -185,6 +185,7 @@ def export(
         for module in options.imports:
             importlib.import_module(module)
         model = load_best(*exported.runs)
+        text_format.check_columns(model.tokenizer.has_columns)
         if len(penalties) > 1:
             scores = length_penalty_scores(
                 model,

@@ -50,7 +50,7 @@ def score_pairs(
         A `TargetScore` for each pair; `None` for a bad line that is skipped.
 
     Raises:
-        ValueError: As `list_pairs`.
+        ValueError: As `list_pairs`, or the sources have columns that the model does not have.
     """
     from keras_bahdanau_runtime.session import available_cores
     from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
@@ -61,6 +61,7 @@ def score_pairs(
         parallel_batches=available_cores(),
         **asdict(limits),
     )
+    text_format.check_columns(translator.require_tokenizer().has_columns)
     # Standard output keeps the results: rich would print them to the console of the progress bar.
     bar = Progress(
         console=console,

@@ -67,6 +67,7 @@ def shortlist(options: ShortlistOptions, text_format: TextFormat) -> None:
     from keras_bahdanau.training.run import load_best
 
     model = load_best(run)
+    text_format.check_columns(model.tokenizer.has_columns)
     encode = model.tokenizer.encode_sources, model.tokenizer.encode_targets
     sources, targets = (to_ids(side) for to_ids, side in zip(encode, texts, strict=True))
     size = min(options.size, model.target_vocabulary_size)

@@ -50,10 +50,11 @@ class TranslateOptions:
         "I/N: translate only part I of N; the outputs can be concatenated.",
         panel="System",
     )
-    text_column: str | None = option(
+    text_column: tuple[str, ...] | None = option(
         None,
         "The column of .csv, .jsonl and .parquet to translate, text by default, or such as "
-        "translation.en for a nested one; the number of the column of .tsv, from 1.",
+        "translation.en for a nested one; the number of the column of .tsv, from 1. Repeat it for "
+        "a model with several source columns.",
         panel="Data",
     )
     output_column: str | None = option(
@@ -80,9 +81,11 @@ class TranslateOptions:
     )
 
     @property
-    def columns(self) -> dict[str, str | None]:
+    def columns(self) -> dict[str, Any]:
         """The arguments of `translate_file` for the columns."""
-        return {"text_column": self.text_column, "output_column": self.output_column}
+        names = self.text_column
+        text_column = names[0] if names is not None and len(names) == 1 else names
+        return {"text_column": text_column, "output_column": self.output_column}
 
 
 def translate(

@@ -111,11 +111,12 @@ def read_blocks(
         return Block(number, links=None if alignments is None else [])
 
     block, characters = new_block(0), 0
-    pair_filter = PairFilter(rules)
+    joins_columns = text_format.joins_columns
+    pair_filter = PairFilter(rules, joins_columns)
     for source_file, target_file, link_file in zip(
         sources, targets or repeat(None), alignments or repeat(None), strict=False
     ):
-        check = PairCheck(*side_names(source_file, target_file), check_unicode)
+        check = PairCheck(*side_names(source_file, target_file), check_unicode, joins_columns)
         lines: Iterator[Any] = iterate_pairs(source_file, target_file, text_format, warn)
         if link_file is None:
             rows: Iterator[Any] = zip(lines, repeat(""), strict=False)
@@ -351,7 +352,7 @@ def _load_encoders(path: str, digest: str) -> tuple[WordCache, WordCache]:
     """Return encoders of sources and targets; `digest` is part of the cache's key."""
     tokenizer = Tokenizer.load(path)
     sources = WordCache(tokenizer.source, tokenizer.encode_sources)
-    if tokenizer.joint:
+    if tokenizer.joint and not tokenizer.has_columns:
         return sources, sources
     return sources, WordCache(tokenizer.target, tokenizer.encode_targets)
 

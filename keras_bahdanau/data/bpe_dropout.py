@@ -64,10 +64,11 @@ class BPEDropout:
                     "be of byte-level pieces",
                     received=f"one whose pieces are spelled as {spelling.kind}",
                 )
-        self._source = _Segmenter(tokenizer.source, dropout, seed)
+        spellings = tokenizer.spellings
+        self._source = _Segmenter(tokenizer.source, dropout, seed, spellings[0])
         self._target = self._source
         if not tokenizer.joint:
-            self._target = _Segmenter(tokenizer.target, dropout, seed)
+            self._target = _Segmenter(tokenizer.target, dropout, seed, spellings[1])
 
     def __call__(self, sources, targets, rng):
         return self._source.resample(sources, rng), self._target.resample(targets, rng)
@@ -76,7 +77,7 @@ class BPEDropout:
 class _Segmenter:
     """The pieces of one language, and the cached segmentations of its words."""
 
-    def __init__(self, tokenizer, dropout, seed):
+    def __init__(self, tokenizer, dropout, seed, spelling):
         model = json.loads(tokenizer.to_str())["model"]
         if model["type"] != "BPE":
             raise argument_error(
@@ -88,8 +89,10 @@ class _Segmenter:
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         self._dropout, self._seed = dropout, seed
         self._bytes = byte_pieces(model["vocab"])
+        # Ids that are words of their own and keep their segmentation.
+        self._fixed = {*SPECIAL, *spelling.symbols(model["vocab"]).values()}
         spaced = {index for index, piece in enumerate(self._bytes) if piece.startswith(b" ")}
-        self._word_starts = spaced.union(SPECIAL)
+        self._word_starts = spaced | self._fixed
         self._create_cache()
 
     def _create_cache(self):
@@ -112,7 +115,7 @@ class _Segmenter:
         ]
 
     def _words(self, ids):
-        """Split ids at pieces that start with a space, and around special ids."""
+        """Split ids at pieces that start with a space, and in front of special ids and symbols."""
         starts = [place for place, index in enumerate(ids) if place and index in self._word_starts]
         return [tuple(ids[a:b]) for a, b in pairwise([0, *starts, len(ids)])]
 
@@ -131,7 +134,7 @@ class _Segmenter:
 
     def _analyze(self, ids):
         """Return the pre-tokens of a word, its seed, and an empty dict of segmentations."""
-        text = b"".join(self._bytes[index] for index in ids if index not in SPECIAL)
+        text = b"".join(self._bytes[index] for index in ids if index not in self._fixed)
         try:
             parts = self._tokenizer.pre_tokenizer.pre_tokenize_str(text.decode())
         except UnicodeDecodeError:  # truncated within a character

@@ -8,7 +8,8 @@
 | `duplicate`             | an earlier pair has the same sides                                    |
 | `script=SOURCE:TARGET`  | most letters of a side are of another script, such as `latin:cyrillic` |
 
-Spaces at both ends of a side do not count.
+Spaces at both ends of a side do not count. Of a source with several columns only the first one
+counts, except for `duplicate`.
 """
 
 import functools
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.text.columns import first_column
 
 # Scripts by name: how the Unicode names of their letters begin.
 _SCRIPTS = {
@@ -43,6 +45,7 @@ class PairFilter:
 
     Args:
         rules: Sequence of str, as in the table of this module.
+        joins_columns: Whether sources have several columns, which are separated by tabs.
 
     Raises:
         ValueError: A rule is unknown or has an invalid value, or occurs twice.
@@ -53,19 +56,21 @@ class PairFilter:
     'identical'
     """
 
-    def __init__(self, rules: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[str], joins_columns: bool = False) -> None:
         if isinstance(rules, str) or not all(isinstance(rule, str) for rule in rules):
             raise argument_error("filter", "be a list of str", rules)
         repeated = [rule for rule, count in Counter(rules).items() if count > 1]
         if repeated:
             raise argument_error("filter", "have each rule once", rules)
         self._rules = [(rule, _parse(rule)) for rule in rules]
+        self._joins_columns = joins_columns
 
     def broken_rule(self, source: str, target: str) -> str | None:
         """Return the first rule that drops a pair, or `None`."""
+        compared = first_column(source).strip() if self._joins_columns else source.strip()
         source, target = source.strip(), target.strip()
         for name, breaks in self._rules:
-            if breaks(source, target):
+            if breaks(source if name == "duplicate" else compared, target):
                 return name
         return None
 

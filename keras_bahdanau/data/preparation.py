@@ -145,6 +145,8 @@ def prepare(
     checked = PrepareOptions(**options)
     PairFilter(checked.filter)  # raises its errors
     sides = checked.load_sides() if loaded is None else (loaded, loaded)
+    if sides[0] is not None:
+        text_format.check_columns(sides[0].has_columns)
     sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and None in sides:
@@ -274,6 +276,7 @@ class _Job:
             self.options["joint"],
             normalization=self.options["normalization"],
             kind=(source_kind, target_kind),
+            has_columns=self.text_format.joins_columns,
         )
 
     def _scan(self, sample_size: int) -> tuple[_Plan, list[tuple[str, str]]]:

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from keras_bahdanau.data.blocks import Paths, raise_no_pair, read_blocks
+from keras_bahdanau_runtime.text.columns import first_column
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat
 
 SAMPLE_PAIRS = 100_000  # first pairs that are counted
@@ -185,7 +186,7 @@ class PairStatistics:
         text_format: TextFormat = UTF_8_TEXT,
         rules: Sequence[str] = (),
     ) -> "PairStatistics":
-        """Read and count the first 100,000 pairs of files.
+        """Read and count the first 100,000 pairs of files, with the first column of each source.
 
         Args:
             sources: Files of sources, or with both sides; see `read_blocks`.
@@ -205,7 +206,10 @@ class PairStatistics:
             ):
                 bad += block.bad
                 filtered += block.filtered.total()
-                yield from zip(block.sources, block.targets, strict=True)
+                texts = block.sources
+                if text_format.joins_columns:
+                    texts = [first_column(text) for text in texts]
+                yield from zip(texts, block.targets, strict=True)
 
         statistics = cls.of(read_pairs())
         if not statistics.pairs:

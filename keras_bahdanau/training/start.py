@@ -427,7 +427,7 @@ def _link_mixed(options: TrainingOptions, output: Path) -> None:
 
 
 def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output: Path) -> None:
-    """Raise a `ValueError` unless the prepared corpora are complete and have one tokenizer.
+    """Raise a `ValueError` unless the prepared corpora are complete and fit the tokenizer.
 
     Args:
         options: `TrainingOptions`.
@@ -454,6 +454,8 @@ def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output
                 ),
             )
         tokenizer = corpus.tokenizer
+    if tokenizer is not None:
+        options.text_format.check_columns(tokenizer.has_columns)
     for folder, _ in mixed:
         if tokenizer is None:
             raise argument_error(

@@ -1,5 +1,6 @@
 """The command `align` with artifacts that copy their source and align equal positions."""
 
+import json
 import re
 
 import click.testing
@@ -7,6 +8,7 @@ import pytest
 from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_cli.app import app
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
 def align(*arguments):
@@ -35,6 +37,18 @@ def test_draws_words_or_subword_pieces(drawn):
     assert "<!-- bike -->" in words and "␣" not in words
     assert "␣" in pieces
     assert words.count("<!-- man -->") == 4  # two sentences, each with two sides
+
+
+def test_symbols_are_drawn_without_the_spaces_between_them(tmp_path):
+    lines = ["a b a", "b a"]
+    kinds = ("characters", "symbols")
+    tokenizer = Tokenizer.train(lines, lines, kind=kinds, joint=False, min_frequency=1)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    artifact = make(tmp_path / "artifact", document=document)
+    result = align(artifact, "--draw", "ab", "--pieces", "-o", tmp_path / "a.svg")
+    assert result.exit_code == 0 and " " in result.stdout, result.output
+    assert "␣" not in (tmp_path / "a.svg").read_text("utf-8")
 
 
 def test_draws_in_the_style_of_the_paper(drawn):

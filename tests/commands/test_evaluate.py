@@ -50,7 +50,7 @@ def test_errors_of_short_outputs_are_printed_aligned(evaluate_symbols):
     summary, errors, worst = evaluate_symbols("a b c\tbb b c d\n").split("\n\n", 2)
     assert "exact 0.0% (0.0 to 0.0)  symbol errors 50.0% (50.0 to 50.0)" in summary
     assert sorted(errors.splitlines()[1:]) == ["  bb a 1", "  d - 1"]
-    assert worst.splitlines()[1:3] == ["  bb b c d", "  a  b c -"]
+    assert worst.splitlines()[1:4] == ["  a b c", "  bb b c d", "  a  b c -"]
 
 
 def test_json_has_the_measures_and_all_errors(evaluate_symbols):
@@ -62,3 +62,16 @@ def test_json_has_the_measures_and_all_errors(evaluate_symbols):
     low, high = document["intervals"]["exact"]
     assert 0 <= low < document["exact"] < high <= 100
     assert {"bleu", "chrf"} <= document.keys()
+
+
+def test_picture_has_the_errors_of_the_outputs(evaluate_symbols, tmp_path):
+    evaluate_symbols(PAIRS, "--json", "--picture", tmp_path / "errors.svg")
+    svg = (tmp_path / "errors.svg").read_text("utf-8")
+    assert "66.7% exact, 14.3% symbol errors" in svg and "25.0% of 4" in svg
+
+
+@pytest.mark.parametrize("name", ["errors.png", "absent/errors.svg"])
+def test_picture_that_cannot_be_written_is_refused_before_the_translation(tmp_path, name):
+    arguments = ["evaluate", tmp_path, tmp_path / "absent.tsv", "--picture", tmp_path / name]
+    result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
+    assert result.exit_code and "`picture` must" in str(result.output) + str(result.exception)

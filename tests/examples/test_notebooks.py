@@ -12,6 +12,7 @@ SHORT = {
     "dates": {"PAIRS": 64, "EPOCHS": 1, "UNITS": 8},
     "forecasting": {"SERIES": 50, "EPOCHS": 1, "UNITS": 4},
     "pointer_network": {"LISTS": 100, "EPOCHS": 1, "UNITS": 4},
+    "pronunciation": {"WORDS": 64, "EPOCHS": 1, "UNITS": 8},
     "serving": {"NUMBERS": 64, "EPOCHS": 1, "UNITS": 8},
 }
 RESULTS = {
@@ -19,6 +20,7 @@ RESULTS = {
     "dates": r"\d+ of 200 unseen dates are correct",
     "forecasting": r"attentive decoder: root mean squared error [\d.]+\n",
     "pointer_network": r"8 numbers: [\d.]+% of the lists sorted",
+    "pronunciation": r"[\d.]+% of 200 unseen words are wrong, [\d.]+% of their phonemes\n",
     "serving": r"the service ended with status 0\n",
 }
 

@@ -42,8 +42,8 @@ def test_pictures_are_drawn(tmp_path):
 
 
 def test_every_picture_is_listed_with_its_command_and_shown():
-    documented = re.findall(r"`([\w-]+\.png)`", (PICTURES / "README.md").read_text("utf-8"))
-    names = sorted(path.name for path in PICTURES.glob("*.png"))
+    documented = re.findall(r"`([\w-]+\.(?:png|svg))`", (PICTURES / "README.md").read_text("utf-8"))
+    names = sorted(path.name for path in PICTURES.iterdir() if path.suffix in (".png", ".svg"))
     assert sorted(set(documented)) == names
     pages = "".join(path.read_text("utf-8") for path in PAGES)
     assert [name for name in names if f"pictures/{name}" not in pages] == []

@@ -229,12 +229,32 @@ def test_half_of_a_character_is_refused(page):
 @pytest.mark.parametrize("normalization", [None, "nfc", "nfkc", "nfd"])
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters", "symbols", "bytes"])
 def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, normalization):
-    chosen = random.Random(3)
-    texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]
-    texts += ["", " ", "don't, I'll  go", "<s> </s>", "aaaaaaa aaaa", "0123 ٣٣"]
+    texts = random_texts()
     tokenizer = Tokenizer.train(
         texts[::2], texts[1::2], 400, joint=False, kind=kind, normalization=normalization
     )
+    check_tokenizer_in_browser(page, sites, tokenizer, texts)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_tokenizer_of_columns_gives_the_ids_of_the_library(page, sites, kind, joint):
+    chosen = random.Random(4)
+    tags = ["N;PL", "V PST", ";SG", "e\u0301", "", "N\tX"]
+    texts = [f"{text}\t{chosen.choice(tags)}" for text in random_texts()]
+    tokenizer = Tokenizer.train(
+        texts[::2], texts[1::2], 400, joint, kind=kind, normalization="nfc", has_columns=True
+    )
+    check_tokenizer_in_browser(page, sites, tokenizer, [*texts, "a\tUNSEEN;PL", "\tN"])
+
+
+def random_texts():
+    chosen = random.Random(3)
+    texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]
+    return [*texts, "", " ", "don't, I'll  go", "<s> </s>", "aaaaaaa aaaa", "0123 ٣٣"]
+
+
+def check_tokenizer_in_browser(page, sites, tokenizer, texts):
     files = (sites[0] / "site" / "files").glob("*.js")
     [script] = [file.name for file in files if "class Tokenizer" in file.read_text("utf-8")]
     received = page.evaluate(
@@ -247,7 +267,8 @@ def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, nor
                 prefix?.completions.sort(([p, i], [q, j]) => p - q || i - j);
                 const tokens = target.tokens([...ids, 99999]);
                 const forced = prefix && [prefix.ids, prefix.completions];
-                return [source.encode(text), ids, tokens, forced];
+                const sources = source.encode(text);
+                return [sources, source.tokens(sources), ids, tokens, forced];
             });
         }""",
         [f"{sites[1]}/site/files/{script}", tokenizer._document(), texts],
@@ -261,7 +282,8 @@ def test_tokenizer_gives_the_ids_and_texts_of_the_library(page, sites, kind, nor
             forced = [list(prefix.prefix), sorted(map(list, prefix.completions))]
         except ValueError:
             forced = None
-        expected.append([tokenizer.encode_source(text), ids, tokens, forced])
+        sources = tokenizer.encode_source(text), tokenizer.source_tokens(text)
+        expected.append([*sources, ids, tokens, forced])
     assert received == expected
 
 

@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.bulk.file import Journal, Position, fingerprint
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.ray.bulk import _FileTranslator
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 WINDOW = 32
 translate_file = functools.partial(file.translate_file, window=WINDOW)
@@ -610,6 +611,42 @@ def test_column_of_tab_separated_text_is_translated_into_a_last_column(translato
     assert failed == [(4, "expected 2 columns separated by tabs. Received: 1")]
 
 
+@pytest.fixture(scope="module")
+def inflector(tmp_path_factory):
+    """A translator whose sources have several columns, and whose outputs are copies of them."""
+    tokenizer = Tokenizer.train(["a\tN;PL"] * 2, ["a"], 280, has_columns=True)
+    return Translator(
+        make(tmp_path_factory.mktemp("columns") / "a", document=tokenizer._document())
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "rows", "written"),
+    [
+        ("a.tsv", "13", ["boat\tx\tN;PL", "\t\t"], ["boat\tx\tN;PL\tboat N;PL", "\t\t\t"]),
+        ("a.csv", "wt", ["t,w", "N;PL,a\ta"], ["t,w,translation", "N;PL,a\ta,a a\tN;PL"]),
+        (
+            "a.jsonl",
+            ("w.w", "t"),
+            ['{"w": {"w": "boat"}, "t": "N;PL"}', '{"t": "N"}'],
+            [
+                '{"w": {"w": "boat"}, "t": "N;PL", "translation": "boat\\tN;PL"}',
+                '{"t": "N", "translation": null}',
+            ],
+        ),
+    ],
+)
+def test_several_columns_are_joined(inflector, translator, tmp_path, name, columns, rows, written):
+    source, output = write_lines(tmp_path / name, rows), tmp_path / f"out-{name}"
+    columns = tuple(columns)
+    translate_file(inflector, source, output, text_column=columns)
+    assert output.read_text().splitlines() == written
+    failures = 1 if name == "a.jsonl" else 0
+    assert translate_file(inflector, source, output, True, text_column=columns) == failures
+    with pytest.raises(ValueError, match="`text_column` must be one column for an artifact"):
+        translate_file(translator, source, tmp_path / f"b-{name}", text_column=columns)
+
+
 # Parquet, where pyarrow is installed
 
 
@@ -729,6 +766,16 @@ def test_nested_parquet_column_is_translated_into_another_column(translator, par
     assert written.drop_columns("mt").equals(source)
     with pytest.raises(ValueError, match=r"one of \['translation.de', 'translation.en', 'id'\]"):
         translate_file(translator, *paths, text_column="translation.fr", output_column="mt")
+
+
+def test_several_columns_of_parquet_are_joined(inflector, parquet, tmp_path):
+    import pyarrow
+
+    paths = (tmp_path / "in.parquet", tmp_path / "out.parquet")
+    tags = pyarrow.array([{"en": "N;PL"}, {"en": None}])
+    parquet.write_table(pyarrow.table({"tags": tags, "word": ["bo\tat", "a"]}), paths[0])
+    assert translate_file(inflector, *paths, text_column=("word", "tags.en")) == 1
+    assert parquet.read_table(paths[1])["translation"].to_pylist() == ["bo at\tN;PL", None]
 
 
 def test_parquet_column_counts_before_a_nested_one_of_the_same_path(translator, parquet, tmp_path):

@@ -52,6 +52,15 @@ def test_pair_counts_for_the_first_rule_that_it_breaks():
     assert rules == ["identical", "identical", "length=2", "duplicate", None]
 
 
+def test_rules_compare_the_first_column_of_a_source():
+    rules = ["length=4", "ratio=2", "identical", "script=cyrillic:latin", "duplicate"]
+    pair_filter = PairFilter(rules, joins_columns=True)
+    pairs = [("кот\tN;PL", "kot"), ("кот\tN;SG", "kot"), ("кот\tN;PL", "kot")]
+    pairs += [("koty\tN;PL", "koty"), ("\tN;PL", "kot")]
+    rules = [pair_filter.broken_rule(*pair) for pair in pairs]
+    assert rules == [None, None, "duplicate", "identical", "ratio=2"]
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

@@ -94,6 +94,60 @@ def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text,
     assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
 
 
+JOINED = (["talo\tN;PL", "a b\t"], ["talot", "c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.tsv", "talo\ttalot\tN;PL\na b\tc\t\n", (("1", "3"), "2")),
+        ("a.csv", 'word,tags,form\ntalo,N;PL,talot\n"a\tb",,c\n', (("word", "tags"), "form")),
+        (
+            "a.jsonl",
+            '{"a": {"word": "talo"}, "tags": "N;PL", "form": "talot"}\n'
+            '{"a": {"word": "a\\tb"}, "tags": "", "form": "c"}\n',
+            (("a.word", "tags"), "form"),
+        ),
+    ],
+)
+def test_columns_of_a_source_are_joined_by_a_tab_that_no_column_has(tmp_path, name, text, columns):
+    path = write(tmp_path / name, text)
+    assert read_pairs(path, None, columns_format(*columns)) == JOINED
+
+
+def test_columns_of_a_source_in_parquet_are_joined(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"tags": ["N;PL", ""], "word": ["talo", "a\tb"], "target": ["talot", "c"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
+    pairs = read_pairs(tmp_path / "a.parquet", None, columns_format(("word", "tags")))
+    assert pairs == JOINED
+
+
+def test_a_line_without_all_columns_of_its_source_is_bad(tmp_path):
+    path = write(tmp_path / "a.tsv", "talo\ttalot\tN\nauto\tautot\n")
+    columns = ("1", "3"), "2"
+    with pytest.raises(ValueError, match=r"line 2: expected 3 columns separated by tabs. .*: 2"):
+        read_pairs(path, None, columns_format(*columns))
+    skipping = columns_format(*columns, **SKIP)
+    assert list(iterate_pairs(path, None, skipping))[1] == (2, None, None)
+
+
+def test_sources_of_translation_memories_have_one_column(tmp_path):
+    with pytest.raises(ValueError, match="must be language codes for TMX, one for each side"):
+        read_pairs(write(tmp_path / "a.tmx", TMX), None, columns_format(("en", "fr"), "de"))
+
+
+def test_a_single_column_may_be_a_text():
+    assert TextFormat(source_column="en") == TextFormat(source_column=["en"])
+
+
+def test_tabs_between_columns_are_no_mistake(tmp_path, caplog):
+    path = write(tmp_path / "a.tsv", "talo\ttalot\tN\n")
+    read_parallel(path, None, columns_format(("1", "3"), "2"))
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize(
     ("name", "text", "columns"),
     [
@@ -472,6 +526,9 @@ def test_patterns_are_replaced_by_sorted_files(tmp_path, monkeypatch):
     ("values", "name"),
     [
         ({"source_column": ""}, "source_column"),
+        ({"source_column": ()}, "source_column"),
+        ({"source_column": ("1", 3)}, "source_column"),
+        ({"source_column": ("1", "3", "1")}, "source_column"),
         ({"target_column": 2}, "target_column"),
         ({"on_bad_line": "ignore"}, "on_bad_line"),
         ({"encoding": "klingon"}, "encoding"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.pictures.figures import font_families
+from keras_bahdanau_runtime.pictures.figures import font_families, label
 from keras_bahdanau_runtime.pictures.plots import (
     plot_alignment,
     plot_alignments,
@@ -24,8 +24,12 @@ def some_alignment(rng, targets=TARGET, sources=SOURCE):
     return rng.dirichlet(np.ones(len(sources)), size=len(targets))
 
 
+def test_spaces_and_tabs_of_tokens_are_visible():
+    assert [label(token) for token in (" a", "\tN", "")] == ["␣a", "⇥N", "·"]
+
+
 def labels(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
+    return [each.get_text() for each in axis.get_ticklabels()]
 
 
 @pytest.mark.parametrize("suffix", [*HEADS, ""])

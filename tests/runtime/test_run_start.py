@@ -6,9 +6,11 @@ import json
 import pytest
 
 from keras_bahdanau.data.corpus import PreparedCorpus
+from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.start import RunTexts, start_run
+from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 PIECES = {"tokenizer": "bpe", "vocabulary_size": 300}
@@ -83,6 +85,34 @@ def test_columns_of_the_options_are_read(tmp_path):
     with start_run(options, tmp_path / "run", resume=False, rank=0) as texts:
         assert texts.held_out == [(["\u00e9"], ["c"])]
     assert PreparedCorpus(tmp_path / "run" / "corpus").pairs == 1
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_inflections_are_prepared_with_tags_as_symbols(tmp_path, joint):
+    (tmp_path / "a.tsv").write_text("talo\ttalot\tN;PL\ntalo\ttalo\tN;SG\n")
+    files = {"source": tmp_path / "a.tsv", "validation_source": tmp_path / "a.tsv"}
+    columns = {"source_column": ("1", "3"), "target_column": "2"}
+    options = TrainingOptions(**files, **columns, tokenizer="characters", joint=joint)
+    assert TrainingOptions.from_values(json.loads(json.dumps(options.to_dict()))) == options
+    with start_run(options, tmp_path / "run", resume=False, rank=0) as texts:
+        assert texts.held_out == [(["talo\tN;PL", "talo\tN;SG"], ["talot", "talo"])]
+    corpus = PreparedCorpus(tmp_path / "run" / "corpus")
+    expected = ["t", "a", "l", "o", "\tN", "<unk>", "</s>"]  # the other tags occur only once
+    assert corpus.tokenizer.source_tokens("talo\tN;PL") == expected
+    assert sorted(corpus.lengths(0).tolist()) == [[7, 5], [7, 6]]
+    # A tokenizer of one column cannot encode several.
+    one = TextFormat(source_column="1", target_column="2")
+    Tokenizer.train(["talo"], ["talo"]).save(tmp_path / "tokenizer.json")
+    for values in (
+        {"tokenizer": str(tmp_path / "tokenizer.json")},
+        {"source": prepare([tmp_path / "a.tsv"], None, tmp_path / "corpus", text_format=one)},
+    ):
+        refused = TrainingOptions(**{**files, **columns, **values})
+        with (
+            pytest.raises(ValueError, match="`source_column` must be one column for a tokenizer"),
+            start_run(refused, tmp_path / "other", resume=False, rank=0),
+        ):
+            pytest.fail("the tokenizer has no symbols")
 
 
 @pytest.mark.parametrize(("devices", "rank"), [(2, 0), (2, 1), (1, 1)])

@@ -129,3 +129,10 @@ def test_texts_without_a_pair_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("a\t\nb\n")
     with pytest.raises(ValueError, match=r"must contain a pair .* blank side, and 1 bad lines"):
         PairStatistics.read([tmp_path / "a.tsv"], None, TextFormat(on_bad_line="skip"))
+
+
+def test_only_the_first_column_of_a_source_counts(tmp_path):
+    (tmp_path / "a.tsv").write_text("talo\ttalot\tN PL NOM\ntalo\ttalon\tN SG GEN\n")
+    columns = TextFormat(source_column=("1", "3"), target_column="2")
+    source = PairStatistics.read([tmp_path / "a.tsv"], None, columns).source
+    assert (source.words, source.distinct_words, source.characters) == (2, 1, 8)

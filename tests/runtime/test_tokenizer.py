@@ -168,6 +168,68 @@ def test_each_side_has_its_own_kind(tmp_path):
         Tokenizer.train(["a"], ["a"], kind=kinds)
 
 
+COLUMNS = ["talo N;PL\tN;PL", "auto N\tN N;SG", "N;PL\t"]
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "words", "characters", "symbols", "bytes"])
+def test_symbols_of_later_columns_are_pieces_that_no_other_text_has(kind, joint, tmp_path):
+    targets = ["talot\t;PL", "N N N"]
+    tokenizer = Tokenizer.train(
+        COLUMNS, targets, joint=joint, min_frequency=1, kind=kind, has_columns=True
+    )
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert json.loads((tmp_path / "tokenizer.json").read_bytes())["version"] == 4
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded == tokenizer and loaded.has_columns and loaded.is_learned
+    assert loaded.kinds[0] == kind
+    expected = [["\tN", ";PL"], ["\tN", " N", ";SG"], ["\t"]]
+    symbols, others = set(), set()
+    for text, pieces in zip(COLUMNS, expected, strict=True):
+        ids, tokens = loaded.encode_source(text), loaded.source_tokens(text)
+        assert tokens[-len(pieces) - 1 :] == [*pieces, "</s>"]
+        assert "".join(tokens) == f"{text}</s>" and UNK not in ids
+        symbols |= {*ids[-len(pieces) - 1 : -1]}
+        others |= {*ids[: -len(pieces) - 1]}
+    assert len(symbols) == 5 and not symbols & others
+    # In a target a tab has no meaning.
+    for text in targets:
+        ids = loaded.encode_target(text)
+        assert loaded.decode(ids) == text and UNK not in ids
+        assert not joint or not symbols & {*ids}
+    assert loaded.encode_sources(COLUMNS) == [*map(loaded.encode_source, COLUMNS)]
+    assert loaded.encode_sources([]) == []
+
+
+def test_rare_and_unseen_symbols_are_unknown():
+    sources = ["a\tN;PL", "a\tN;PL", "a\tN;SG", "a\t\u00e9", "a\te\u0301"]
+    tokenizer = Tokenizer.train(sources, ["a"], normalization="nfc", has_columns=True)
+    tokens = tokenizer.source_tokens("a\tN;SG;PL")
+    assert tokens[-4:] == ["\tN", "<unk>", ";PL", "</s>"]
+    assert tokenizer.source_tokens("a\te\u0301")[-2:] == ["\t\u00e9", "</s>"]
+    smallest = Tokenizer.train(
+        [f"a\t{'N;' * 3}{';'.join(map(str, range(300)))}"],
+        *(["a"], 260),
+        kind="characters",
+        min_frequency=1,
+        has_columns=True,
+    )
+    assert smallest.source_vocabulary_size == 4 + 1 + 260
+    assert smallest.source_tokens("a;;")[1:] == ["<unk>", "<unk>", "</s>"]
+
+
+def test_text_of_a_tokenizer_without_columns_may_have_tabs(joint):
+    assert not joint.has_columns
+    assert UNK not in joint.encode_source("talo\tN;XYZ")
+
+
+def test_combined_tokenizer_has_the_columns_of_its_source(joint):
+    columns = Tokenizer.train(COLUMNS, ["a"], min_frequency=1, has_columns=True)
+    combined = Tokenizer.combine(columns, joint)
+    assert combined.encode_source(COLUMNS[0]) == columns.encode_source(COLUMNS[0])
+    assert not Tokenizer.combine(joint, columns).has_columns
+
+
 def test_each_side_of_a_combined_tokenizer_keeps_its_pieces(joint, tmp_path):
     characters = Tokenizer.train(["ab ba"], ["ab ba"], kind="characters", min_frequency=1)
     Tokenizer.combine(joint, characters).save(tmp_path / "tokenizer.json")
@@ -237,8 +299,8 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
         (lambda text: "[]", "expected an object with 'format'"),
         (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 4}),
-            "expected version 1 or 2 or 3",
+            lambda text: json.dumps({**json.loads(text), "version": 5}),
+            "expected version 1 or 2 or 3 or 4",
         ),
         (
             lambda text: json.dumps({**json.loads(text), "version": 2}),
@@ -275,6 +337,28 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
                 }
             ),
             "a charsmap that is not base64",
+        ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 4, "spellings": [{"has_columns": 1}] * 2}
+            ),
+            "has_columns true or false",
+        ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 4, "spellings": [{"has_columns": True}] * 2}
+            ),
+            "a spelling of targets without columns",
+        ),
+        (
+            lambda text: json.dumps(
+                {
+                    **json.loads(text),
+                    "version": 4,
+                    "spellings": [{"kind": "words", "has_columns": True}, {}],
+                }
+            ),
+            "true only in a spelling 'byte-level'",
         ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
         (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),

@@ -86,7 +86,8 @@ def write_files(folder, code=""):
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(TEXT.encode()))
     pairs = [(line, line.title()) for line in TEXT.splitlines()]
     tabbed = "".join(f"{source}\t{target}\n" for source, target in pairs)
-    (folder / "pairs.tsv").write_text(tabbed, encoding="utf-8")
+    for name in ("pairs.tsv", "test.tsv"):
+        (folder / name).write_text(tabbed, encoding="utf-8")
     (folder / "pairs.csv").write_text(f"en,de\n{tabbed}".replace("\t", ","), encoding="utf-8")
     objects = ({"translation": {"en": source, "de": target}} for source, target in pairs)
     lines = "".join(f"{json.dumps(value)}\n" for value in objects)

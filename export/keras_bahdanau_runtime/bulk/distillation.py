@@ -146,6 +146,7 @@ def distill_texts(
     ```
     """
     counts = check_texts(sources, references, n_best, text_format, pairs)
+    text_format.check_columns(translator.require_tokenizer().has_columns)
     has_references = bool(references) or (pairs and n_best is not None)
     bleu = bleu_metric(tokenize, is_for_sentences=True) if has_references else None
     if references:

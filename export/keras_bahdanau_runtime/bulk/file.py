@@ -165,7 +165,7 @@ def translate_file(
     output: Path,
     resume: bool = False,
     shard: tuple[int, int] = (1, 1),
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     output_column: str | None = None,
     batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
@@ -196,7 +196,7 @@ def translate_file(
         shard: `(i, n)`: translate the i-th (from 1) of n parts with about the same number of rows.
             Parts start at windows; the concatenated outputs of lines have the same bytes as the
             output of the whole file.
-        text_column: Key or column to translate, as for `open_records`.
+        text_column: Key or column to translate, or several, as for `open_records`.
         output_column: Key or column to add, as for `open_records`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
@@ -216,11 +216,20 @@ def translate_file(
         int, number of rows without a translation, including those of an interrupted call.
 
     Raises:
-        ValueError: `source` is damaged, or has no such column; `output` exists or was started but
+        ValueError: `source` is damaged, or has no such column; sources of the artifact have one
+            column and `text_column` is several; `output` exists or was started but
             `resume` is False, or it was made from other rows, with another artifact or with other
             settings, or nothing records from what.
         OSError: For example, the disk is full. The call can be resumed.
     """
+    if not isinstance(text_column, str | None):
+        text_column = list(text_column)  # as in a journal
+        if len(text_column) > 1 and not translator.require_tokenizer().has_columns:
+            raise argument_error(
+                "text_column",
+                "be one column for an artifact that was not trained on sources of several",
+                text_column,
+            )
     records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
     partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))

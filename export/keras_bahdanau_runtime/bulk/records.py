@@ -21,13 +21,14 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_bahdanau_runtime.checks import check_text, parse_json
 from keras_bahdanau_runtime.errors import argument_error, quote, require
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
+from keras_bahdanau_runtime.text.columns import join_columns
 from keras_bahdanau_runtime.text.corpus import (
     MAX_LINE,
     check_length,
@@ -64,7 +65,7 @@ class Row(NamedTuple):
 def open_records(
     source: Source,
     output: Path,
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     output_column: str | None = None,
 ) -> "Records":
     """Return the `Records` of a file, selected by its name.
@@ -74,7 +75,8 @@ def open_records(
         output: `Path` of the translations, of the same kind.
         text_column: Key or column to translate; "text" if `None`. In JSON lines and Parquet, a name
             with dots that is not a key itself is a path of keys: "translation.en" is "en" inside
-            "translation". In tab-separated text, which has no header, a number from 1.
+            "translation". In tab-separated text, which has no header, a number from 1. Several
+            columns are joined by tabs; see `TextFormat`.
         output_column: Key or column to add; "translation" if `None`.
 
     Raises:
@@ -82,6 +84,7 @@ def open_records(
             lines, or the column is missing.
         MissingDependencyError: The file is Parquet, and pyarrow is not installed.
     """
+    names = (text_column,) if isinstance(text_column, str) else tuple(text_column or ())
     kind = _kind("source", source)
     if _kind("output", output) is not kind:
         raise argument_error(
@@ -113,18 +116,18 @@ def open_records(
                 "be left out for tab-separated text, which has no names of columns",
                 output_column,
             )
-        return TabSeparated(source, text_column, compress)
-    column = TEXT if text_column is None else text_column
+        return TabSeparated(source, names, compress)
+    names = names or (TEXT,)
     new_column = TRANSLATION if output_column is None else output_column
-    if column == new_column:
+    if new_column in names:
         raise argument_error(
             ("text_column", "output_column"),
             "be different columns",
-            received=f"{column!r} for both",
+            received=f"{new_column!r} for both",
         )
     if kind is Parquet:
-        return Parquet(source, column, new_column)
-    return (Csv if kind is Csv else JsonLines)(source, column, new_column, compress)
+        return Parquet(source, names, new_column)
+    return (Csv if kind is Csv else JsonLines)(source, names, new_column, compress)
 
 
 def one_line(text: str) -> str:
@@ -252,30 +255,39 @@ class JsonLines(Lines):
 
     Args:
         source: `Path`.
-        column: Key of the text, or a path of keys separated by dots.
+        columns: Keys of the text, or paths of keys separated by dots.
         new_column: Key of the translation.
         compress: As for `Lines`.
     """
 
     values = "json"
 
-    def __init__(self, source: Path, column: str, new_column: str, compress: bool = False) -> None:
+    def __init__(
+        self, source: Path, columns: Sequence[str], new_column: str, compress: bool = False
+    ) -> None:
         super().__init__(source, compress)
-        self._column, self._new_column = column, new_column
-        self._missing = f"expected a str as {column!r}. Received: an object without this key"
+        self._new_column = new_column
+        # The error of an object without the column, by column.
+        self._missing = {
+            column: f"expected a str as {column!r}. Received: an object without this key"
+            for column in columns
+        }
 
     def count(self) -> int:
-        rows = blank = missing = 0
+        rows = blank = 0
+        missing = dict.fromkeys(self._missing, 0)
         for row in self.rows():
             rows += 1
             blank += not row.key.strip()
-            missing += row.error == self._missing
-        if 0 < missing == rows - blank:
-            raise argument_error(
-                "text_column",
-                f"be a key of the objects in {self._source}",
-                received=f"{self._column!r}, which no object has",
-            )
+            for column, error in self._missing.items():
+                missing[column] += row.error == error
+        for column, count in missing.items():
+            if 0 < count == rows - blank:
+                raise argument_error(
+                    "text_column",
+                    f"be a key of the objects in {self._source}",
+                    received=f"{column!r}, which no object has",
+                )
         self._counted = True
         return rows
 
@@ -298,20 +310,20 @@ class JsonLines(Lines):
                 received=f"{self._new_column!r}, which {self._source}, line {number}, already has",
             )
         try:
-            return Row(line, self._text(record))
+            return Row(line, join_columns([self._text(record, name) for name in self._missing]))
         except ValueError as error:
             return Row(line, "", str(error))
 
-    def _text(self, record: dict[str, Any]) -> str:
+    def _text(self, record: dict[str, Any], column: str) -> str:
         value: Any = record
-        for key in [self._column] if self._column in record else self._column.split("."):
+        for key in [column] if column in record else column.split("."):
             if not isinstance(value, dict) or key not in value:
-                raise ValueError(self._missing)
+                raise ValueError(self._missing[column])
             value = value[key]
         if not isinstance(value, str):
             received = "null" if value is None else quote(value)
-            raise ValueError(f"expected a str as {self._column!r}. Received: {received}")
-        check_text(self._column, value)
+            raise ValueError(f"expected a str as {column!r}. Received: {received}")
+        check_text(column, value)
         return value
 
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
@@ -334,34 +346,36 @@ class TabSeparated(Lines):
 
     Args:
         source: `Path`.
-        column: Number of the column of the text, from 1.
+        columns: Numbers of the columns of the text, from 1.
         compress: As for `Lines`.
 
     Raises:
-        ValueError: `column` is not such a number.
+        ValueError: There is no column, or one is not such a number.
     """
 
     values = "text"
 
-    def __init__(self, source: Path, column: str | None, compress: bool = False) -> None:
+    def __init__(self, source: Path, columns: Sequence[str], compress: bool = False) -> None:
         super().__init__(source, compress)
-        if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise argument_error(
-                "text_column",
-                "be a number from 1 for tab-separated text, which has no names of columns",
-                received=f"{column!r} for {str(source)!r}",
-            )
-        self._index = int(column) - 1
+        for column in columns or (None,):
+            if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
+                raise argument_error(
+                    "text_column",
+                    "be a number from 1 for tab-separated text, which has no names of columns",
+                    received=f"{column!r} for {str(source)!r}",
+                )
+        self._indices = [int(column) - 1 for column in columns]
 
     def _row(self, line: bytes, number: int) -> Row:
         row = super()._row(line, number)
         if row.error is not None or not line:
             return row
         cells = row.text.split("\t")
-        if self._index >= len(cells):
-            expected = f"expected {self._index + 1} columns separated by tabs"
+        needed = max(self._indices) + 1
+        if needed > len(cells):
+            expected = f"expected {needed} columns separated by tabs"
             return Row(line, "", f"{expected}. Received: {len(cells)}")
-        return Row(line, cells[self._index])
+        return Row(line, join_columns([cells[index] for index in self._indices]))
 
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         lines = []
@@ -379,7 +393,7 @@ class Csv(Lines):
 
     Args:
         source: `Path`.
-        column: Name of the column of the text.
+        columns: Names of the columns of the text.
         new_column: Name of the column of the translation.
         compress: As for `Lines`.
 
@@ -389,24 +403,28 @@ class Csv(Lines):
 
     values = "text"
 
-    def __init__(self, source: Path, column: str, new_column: str, compress: bool = False) -> None:
+    def __init__(
+        self, source: Path, columns: Sequence[str], new_column: str, compress: bool = False
+    ) -> None:
         super().__init__(source, compress)
         self.header, names = next(self._raw_rows(), (b"", []))
         if isinstance(names, csv.Error):
             raise ValueError(f"{source}, line 1: expected CSV. Received: {names}")
-        if names.count(column) != 1:
-            raise argument_error(
-                "text_column",
-                f"be one column of {source}, whose first row is {quote(names)}",
-                column,
-            )
+        for column in columns:
+            if names.count(column) != 1:
+                raise argument_error(
+                    "text_column",
+                    f"be one column of {source}, whose first row is {quote(names)}",
+                    column,
+                )
         if new_column in names:
             raise argument_error(
                 "output_column",
                 "be a new column",
                 received=f"{new_column!r}, which {source} already has",
             )
-        self._names, self._index, self._new_column = names, names.index(column), new_column
+        self._names, self._new_column = names, new_column
+        self._indices = [names.index(column) for column in columns]
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         rows = itertools.islice(self._raw_rows(), 1, None)
@@ -421,7 +439,7 @@ class Csv(Lines):
         if len(cells) != len(self._names):
             expected = f"expected the {len(self._names)} columns of the first row"
             return Row(raw, "", f"{expected}. Received: {len(cells)}")
-        text = cells[self._index]
+        text = join_columns([cells[index] for index in self._indices])
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:  # a byte that `_raw_rows` has kept
@@ -496,7 +514,7 @@ class Parquet:
 
     Args:
         source: `Path`.
-        column: Column of the texts, or a path of names separated by dots into a column of structs.
+        columns: Columns of the texts, or paths of names separated by dots into a column of structs.
         new_column: Column of the translations.
 
     Raises:
@@ -507,27 +525,37 @@ class Parquet:
     header = b""
     values = "text"
 
-    def __init__(self, source: Path, column: str, new_column: str) -> None:
+    def __init__(self, source: Path, columns: Sequence[str], new_column: str) -> None:
         self._arrow = require("pyarrow", extra="parquet")
         self._parquet = require("pyarrow.parquet", extra="parquet")
         self._compute = require("pyarrow.compute", extra="parquet")
-        self._source, self._column, self._new_column = source, column, new_column
+        self._source, self._new_column = source, new_column
         with open_parquet(self._source) as file:
             schema = file.schema_arrow
+        self._paths = {column: self._checked_path(schema, column) for column in columns}
+        if new_column in schema.names:
+            raise argument_error(
+                "output_column",
+                "be a new column",
+                received=f"{new_column!r}, which {source} already has",
+            )
+
+    def _checked_path(self, schema: Any, column: str) -> list[str]:
+        """Return the names of the structs and the column, or raise a `ValueError`."""
         types, names = self._arrow.types, schema.names
-        self._path = [column] if column in names else column.split(".")
-        if names.count(self._path[0]) > 1:
+        path = [column] if column in names else column.split(".")
+        if names.count(path[0]) > 1:
             raise argument_error(
                 "text_column",
-                f"be one column of {source}",
-                received=f"{column!r}, the name of {names.count(self._path[0])}",
+                f"be one column of {self._source}",
+                received=f"{column!r}, the name of {names.count(path[0])}",
             )
         kind = self._arrow.struct(schema)
-        for name in self._path:
+        for name in path:
             if not types.is_struct(kind) or kind.get_field_index(name) < 0:
                 raise argument_error(
                     "text_column",
-                    f"be a column of {source}, one of {quote(self._leaves(schema))}",
+                    f"be a column of {self._source}, one of {quote(self._leaves(schema))}",
                     column,
                 )
             kind = kind.field(name).type
@@ -536,12 +564,7 @@ class Parquet:
             raise argument_error(
                 "text_column", "be a column of strings", received=f"{column!r} of {kind}"
             )
-        if new_column in names:
-            raise argument_error(
-                "output_column",
-                "be a new column",
-                received=f"{new_column!r}, which {source} already has",
-            )
+        return path
 
     def _leaves(self, fields: Any, prefix: str = "") -> list[str]:
         """Return the names of columns, as paths for columns inside structs."""
@@ -563,27 +586,33 @@ class Parquet:
         return b""
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        for batch in self._batches(start, stop, [self._column]):
-            # A column "a.b" and the column "b" inside of "a" have the same path, so both are read.
-            column = batch.column(self._path[0])
-            for name in self._path[1:]:
-                column = self._compute.struct_field(column, name)
-            try:
-                texts = column.to_pylist()
-            except UnicodeDecodeError:
-                yield from map(self._row, column)
-            else:
-                yield from map(self._row, texts)
+        for batch in self._batches(start, stop, [*self._paths]):
+            yield from map(self._row, *(self._values(batch, path) for path in self._paths.values()))
 
-    def _row(self, value: Any) -> Row:
-        """Return the row of a text, of `None`, or of a pyarrow scalar that may not be UTF-8."""
+    def _values(self, batch: Any, path: list[str]) -> Any:
+        """Return the values of a column, as pyarrow scalars if one of them is not UTF-8."""
+        # A column "a.b" and the column "b" inside of "a" have the same path, so both are read.
+        column = batch.column(path[0])
+        for name in path[1:]:
+            column = self._compute.struct_field(column, name)
         try:
-            text = value.as_py() if isinstance(value, self._arrow.Scalar) else value
-        except UnicodeDecodeError as error:
-            return Row(b"null", "", not_utf8(error))
-        if text is None:
-            return Row(b"null", "", f"expected a str as {self._column!r}. Received: null")
-        return Row(json.dumps(text).encode("ascii"), text)
+            return column.to_pylist()
+        except UnicodeDecodeError:
+            return column
+
+    def _row(self, *values: Any) -> Row:
+        """Return the row of texts, which may be `None`, or pyarrow scalars that are not UTF-8."""
+        texts = []
+        for column, value in zip(self._paths, values, strict=True):
+            try:
+                text = value.as_py() if isinstance(value, self._arrow.Scalar) else value
+            except UnicodeDecodeError as error:
+                return Row(b"null", "", not_utf8(error))
+            if text is None:
+                return Row(b"null", "", f"expected a str as {column!r}. Received: null")
+            texts.append(text)
+        joined = join_columns(texts)
+        return Row(json.dumps(joined).encode("ascii"), joined)
 
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")

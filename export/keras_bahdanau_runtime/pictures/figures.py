@@ -89,14 +89,15 @@ def printable(text: str) -> str:
 
 
 def label(token: str) -> str:
-    """Return the label of a token, with symbols for a space and for an empty token.
+    r"""Return the label of a token, with symbols for a space, a tab and an empty token.
 
     Example:
 
-    >>> [label(token) for token in (" a", "", "b")]
-    ['␣a', '·', 'b']
+    >>> [label(token) for token in (" a", "", "b", "\tN")]
+    ['␣a', '·', 'b', '⇥N']
     """
-    return printable(token).replace(" ", "\N{OPEN BOX}") or "\N{MIDDLE DOT}"
+    spaces = {" ": "\N{OPEN BOX}", "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
+    return printable(token.translate(str.maketrans(spaces))) or "\N{MIDDLE DOT}"
 
 
 def arrange_and_save(

@@ -12,7 +12,7 @@ All machines must see the folders and the artifact under the same paths.
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def translate_folder(
     parallel_batches: int = 1,
     timeout: float | None = None,
     megabytes: float | None = None,
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     output_column: str | None = None,
     batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
@@ -95,6 +95,8 @@ def translate_folder(
         raise argument_error("source", "be a folder of files", received=str(source))
     if source == output:
         raise argument_error("output", "be another folder", received=str(output))
+    if not isinstance(text_column, str | None):
+        text_column = list(text_column)  # as in a journal
     options = {
         "text_column": text_column,
         "output_column": output_column,

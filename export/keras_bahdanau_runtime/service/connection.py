@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from keras_bahdanau_runtime.service import listeners
 from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -307,12 +308,7 @@ class Server(uvicorn.Server):
         copies = [listener.dup() for listener in sockets or ()]
         for server in self.servers:
             server.close()
-        # The system resets connections that nobody has accepted when the last copy closes.
-        waiting = []
-        for listener in copies:
-            with listener, contextlib.suppress(BlockingIOError):
-                while True:
-                    waiting.append(listener.accept()[0])
+        waiting = [connection for copy in copies for connection in listeners.close(copy)]
         loop = asyncio.get_running_loop()
         for connection in waiting:
             with contextlib.suppress(OSError):  # the client has gone

@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client import multiprocess
 
+from keras_bahdanau_runtime.service import listeners
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
 from keras_bahdanau_runtime.service.server import bind, listen, serve
@@ -56,6 +57,7 @@ def supervise(settings: Settings) -> bool:
         # The processes share the gRPC port, so they would not notice that another service uses it.
         listen(settings.host, settings.grpc_port).close()
     with bind(settings) as listener, tempfile.TemporaryDirectory(dir=folder) as metrics:
+        listeners.hold(listener)  # until the service stops, as a process may yet be replaced
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
         return _Supervisor(settings, listener).run()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.service import listeners
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
@@ -95,6 +96,7 @@ class Service:
 
         await loading
         listener = self._listener = bind(settings) if listener is None else listener
+        listeners.hold(listener)
         port = listener.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http{'s' if settings.tls_certificate else ''}://{host}:{port}"

@@ -7,6 +7,8 @@ const MAX_CACHED_PARTS = 10000;
 // The parts of a text, as in text/tokenizer.py. Each digit is a part of its own.
 const DIGIT = /(\p{N})/u;
 const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200C\u200D]*| ?[^\p{White_Space}\p{L}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+const SYMBOL = /[\t; ][^\t; ]*/g; // in later columns of a source; see text/columns.py
+const MARK = "\t"; // first character of such a symbol in a vocabulary
 // Kinds without words, by their pattern in the file.
 const PATTERNS = { "[\\s\\S]": /[^]/gu, " [^ ]*": / [^ ]*/gu };
 
@@ -28,10 +30,15 @@ class Side {
     this.addsSpace = normalizers.includes("Prepend");
     this.parts = patterns.map((pattern) => PATTERNS[pattern]).find(Boolean);
     this.stripsSpace = spelling?.strips_space ?? true; // whether texts lose their first space
+    this.hasColumns = spelling?.has_columns ?? false;
     this.unknown = spelling?.mark === "" ? ` ${SPECIAL[UNK]}` : SPECIAL[UNK]; // symbols have spaces
     this.ids = new Map(Object.entries(document.model.vocab));
     this.pieces = [];
-    for (const [piece, id] of this.ids) this.pieces[id] = Uint8Array.from(piece, (letter) => BYTES.get(letter));
+    for (const [piece, id] of this.ids) {
+      this.pieces[id] = piece[0] === MARK
+        ? new TextEncoder().encode(piece.slice(1))
+        : Uint8Array.from(piece, (letter) => BYTES.get(letter));
+    }
     this.longest = this.pieces.reduce((longest, piece, id) => id in SPECIAL ? longest : Math.max(longest, piece.length), 0);
     // Rank and id of each pair of ids that is merged.
     this.merges = document.model.type === "BPE" ? new Map() : null;
@@ -49,11 +56,15 @@ class Side {
   /** Returns the ids of a text, the last of which is the end of the sentence. */
   encode(text) {
     if (this.form) text = text.normalize(this.form);
+    const tab = this.hasColumns ? text.indexOf("\t") : -1;
+    const symbols = tab < 0 ? [] : text.slice(tab).match(SYMBOL);
+    if (tab >= 0) text = text.slice(0, tab);
     if (this.addsSpace && text) text = ` ${text}`;
     const parts = this.parts
       ? text.match(this.parts) ?? []
       : text.split(DIGIT).flatMap((part) => part.match(DIGIT) ? [part] : part.match(WORDS) ?? []);
-    return [...parts.flatMap((part) => this.encodePart(part)), EOS];
+    const ids = parts.flatMap((part) => this.encodePart(part));
+    return [...ids, ...symbols.map((symbol) => this.ids.get(MARK + symbol) ?? UNK), EOS];
   }
 
   encodePart(part) {
@@ -140,7 +151,8 @@ class Side {
 export class Tokenizer {
   constructor({ source, target, spellings }) {
     this.source = new Side(source, spellings?.[0]);
-    this.target = target === null ? this.source : new Side(target, spellings?.[1]);
+    const isShared = target === null && !this.source.hasColumns;
+    this.target = isShared ? this.source : new Side(target ?? source, spellings?.[1]);
   }
 }
 

@@ -164,6 +164,33 @@ def confusions(comparisons: Iterable[Comparison]) -> Counter[Edit]:
     return Counter(edit for comparison in comparisons for edit in comparison.edits)
 
 
+def worst_outputs(
+    sources: Sequence[str], comparisons: Sequence[Comparison]
+) -> list[tuple[str, Comparison]]:
+    """Return the outputs that have errors, those with the most errors first.
+
+    Args:
+        sources: List of `str`.
+        comparisons: The `Comparison` of the output of each source.
+
+    Returns:
+        `(source, comparison)` for each output with a wrong symbol. A source that occurs several
+        times is listed once if its outputs are the same.
+
+    Example:
+
+    >>> comparisons = compare(["kat", "kot", "mis"], [["kat"], ["kat"], ["maas"]])
+    >>> [source for source, _ in worst_outputs(["a", "b", "c"], comparisons)]
+    ['c', 'b']
+    """
+    wrong = {
+        (source, comparison.output, comparison.reference): (source, comparison)
+        for source, comparison in zip(sources, comparisons, strict=True)
+        if comparison.edits
+    }
+    return sorted(wrong.values(), key=lambda item: -len(item[1].edits))
+
+
 def shared_references(
     sources: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[list[str]]:

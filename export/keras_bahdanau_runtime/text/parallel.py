@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from keras_bahdanau_runtime.checks import check_text, parse_json
 from keras_bahdanau_runtime.errors import argument_error, quote
 from keras_bahdanau_runtime.option_fields import option
+from keras_bahdanau_runtime.text.columns import join_columns
 from keras_bahdanau_runtime.text.compression import open_bytes
 from keras_bahdanau_runtime.text.corpus import (
     MARK_ERRORS,
@@ -56,13 +57,17 @@ Pair = tuple[int, str | None, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class TextFormat:
-    """Format of parallel text, apart from what the names of the files tell.
+    r"""Format of parallel text, apart from what the names of the files tell.
 
     A column is a name in CSV, JSON lines and Parquet ("source" and "target" by default), where
     "translation.en" is the key "en" inside "translation"; a number from 1 in tab-separated text;
     and a language code such as "en" in TMX. Without columns, each line of tab-separated text must
     have exactly two. An encoding has its name in Python. Parquet has its own encoding; that of TMX
     is in the file unless `encoding` is another one than UTF-8.
+
+    A source may have several columns, such as a word and its tags. They are joined by tabs, and
+    tabs inside of them become spaces. `Tokenizer.train` has an argument for such sources. In two
+    files with one side each, a line has all columns of its side.
 
     A bad line does not have both texts, such as a line with one or three columns, or has another
     encoding. With `on_bad_line="stop"` it is a `ValueError`; with "skip" bad lines are counted and
@@ -74,15 +79,20 @@ class TextFormat:
 
     Example:
 
+    >>> import io
+    >>> text_format = TextFormat(source_column=("1", "3"), target_column="2")
+    >>> list(iterate_pairs(io.BytesIO(b"talo\ttalot\tN;PL\n"), None, text_format))
+    [(1, 'talo\tN;PL', 'talot')]
     >>> TextFormat(on_bad_line="ignore")
     Traceback (most recent call last):
     ValueError: Argument `on_bad_line` must be one of ('stop', 'skip'). Received: 'ignore'
     """
 
-    source_column: str | None = option(
+    source_column: tuple[str, ...] | None = option(
         None,
         "For files with both sides, the column of the sources: a name, a number from 1 for "
-        "tab-separated text, or a language code for .tmx.",
+        "tab-separated text, or a language code for .tmx. Repeat it for a column of words and "
+        "columns of symbols, such as tags.",
         panel="Data",
     )
     target_column: str | None = option(
@@ -98,10 +108,18 @@ class TextFormat:
     )
 
     def __post_init__(self) -> None:
-        for name in ("source_column", "target_column"):
-            column = getattr(self, name)
-            if column is not None and (not isinstance(column, str) or not column):
-                raise argument_error(name, "be a name", column)
+        sources, target = self.source_column, self.target_column
+        if isinstance(sources, str):
+            sources = (sources,)
+        if sources is not None:
+            is_valid = isinstance(sources, list | tuple) and len(sources) > 0
+            if not is_valid or not all(isinstance(name, str) and name for name in sources):
+                raise argument_error("source_column", "be a name, or several", sources)
+            if len(set(sources)) < len(sources):
+                raise argument_error("source_column", "be different columns", sources)
+            object.__setattr__(self, "source_column", tuple(sources))
+        if target is not None and (not isinstance(target, str) or not target):
+            raise argument_error("target_column", "be a name", target)
         if self.on_bad_line not in BAD_LINE_ACTIONS:
             raise argument_error("on_bad_line", f"be one of {BAD_LINE_ACTIONS}", self.on_bad_line)
         try:
@@ -115,9 +133,27 @@ class TextFormat:
             ) from error
 
     @property
-    def columns(self) -> tuple[str, str]:
-        """Names of both columns in CSV, JSON lines and Parquet."""
-        return self.source_column or "source", self.target_column or "target"
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in CSV, JSON lines and Parquet, with that of the targets last."""
+        return *(self.source_column or ("source",)), self.target_column or "target"
+
+    @property
+    def joins_columns(self) -> bool:
+        """Whether a source has several columns."""
+        return self.source_column is not None and len(self.source_column) > 1
+
+    def check_columns(self, has_columns: bool) -> None:
+        """Raise a `ValueError` if sources have several columns, and not for the tokenizer.
+
+        Args:
+            has_columns: `Tokenizer.has_columns` of the tokenizer that encodes the sources.
+        """
+        if self.joins_columns and not has_columns:
+            raise argument_error(
+                "source_column",
+                "be one column for a tokenizer that was not trained on sources of several",
+                self.source_column,
+            )
 
     @property
     def skips(self) -> bool:
@@ -231,9 +267,9 @@ def raise_uneven(
 
 def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    first, second = _tab_columns(text_format)
-    needed = max(first, second) + 1
-    is_exact = text_format.source_column is text_format.target_column is None
+    indices = _tab_columns(text_format)
+    needed = max(indices) + 1
+    is_exact = text_format.source_column is None and text_format.target_column is None
     skips = text_format.skips
     for number, line in enumerate(text_format.lines(source, warn), start=1):
         if skips and UNDECODABLE in line:
@@ -242,7 +278,7 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
         columns = line.split("\t", needed)
         count = len(columns)
         if count == needed or (count > needed and not is_exact):
-            yield number, columns[first], columns[second]
+            yield number, *_joined([columns[index] for index in indices])
         elif not line.strip():
             yield number, "", ""
         else:
@@ -254,15 +290,20 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
             yield number, None, None
 
 
-def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
-    """Return the indices, from 0, of both columns of tab-separated text."""
-    indices = []
-    for name, default in (("source_column", "1"), ("target_column", "2")):
-        column = getattr(text_format, name) or default
-        if not re.fullmatch("[1-9][0-9]{0,5}", column):
-            raise argument_error(name, "be a number from 1 for tab-separated text", column)
-        indices.append(int(column) - 1)
-    return indices[0], indices[1]
+def _tab_columns(text_format: TextFormat) -> list[int]:
+    """Return the indices, from 0, of the columns of tab-separated text, that of the target last."""
+    sources, target = text_format.source_column or ("1",), text_format.target_column or "2"
+    for name, columns in (("source_column", sources), ("target_column", (target,))):
+        for column in columns:
+            if not re.fullmatch("[1-9][0-9]{0,5}", column):
+                raise argument_error(name, "be a number from 1 for tab-separated text", column)
+    return [int(column) - 1 for column in (*sources, target)]
+
+
+def _joined(columns: list[str]) -> tuple[str, str]:
+    """Return the source and the target of a row; see `join_columns`."""
+    *sources, target = columns
+    return join_columns(sources), target
 
 
 def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
@@ -296,7 +337,7 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
             raise ValueError(f"{name}, line {end + 1}: expected CSV. Received: {error}") from error
 
     header: Any = next_row(is_header=True) or []
-    first, second = (_csv_column(name, header, column) for column in text_format.columns)
+    indices = [_csv_column(name, header, column) for column in text_format.columns]
     end = reader.line_num
     while (row := next_row()) is not None:
         number, end = end + 1, reader.line_num
@@ -307,7 +348,7 @@ def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterato
         elif text_format.skips and any(UNDECODABLE in text for text in row):
             yield number, None, None
         elif len(row) == len(header):
-            yield number, _single_line(row[first]), _single_line(row[second])
+            yield number, *_joined([_single_line(row[index]) for index in indices])
         elif not any(row):
             yield number, "", ""
         else:
@@ -392,11 +433,10 @@ def _row_record(row: Any) -> Any:
 
 def _record_pair(record: Any, location: str, number: int, text_format: TextFormat) -> Pair:
     """Return the pair of a JSON object or a row of Parquet."""
-    source_column, target_column = text_format.columns
     try:
         if isinstance(record, UnicodeDecodeError):
             raise ValueError(not_utf8(record).removesuffix("."))
-        return number, _text(record, source_column), _text(record, target_column)
+        return number, *_joined([_text(record, column) for column in text_format.columns])
     except ValueError as error:
         text_format.bad_line(location, str(error))
         return number, None, None
@@ -425,18 +465,17 @@ def _text(record: Any, column: str) -> str:
 
 def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
     name = name_of(source)
-    languages = text_format.source_column, text_format.target_column
-    if None in languages:
+    sources, target = text_format.source_column, text_format.target_column
+    if sources is None or target is None or len(sources) > 1:
         raise argument_error(
             ("source_column", "target_column"),
-            "be language codes for TMX, such as en",
-            received=f"{languages[0]!r} and {languages[1]!r} for {name}",
+            "be language codes for TMX, one for each side, such as en",
+            received=f"{sources!r} and {target!r} for {name}",
         )
+    languages = sources[0], target
     encoding = None if text_format.encoding == UTF_8 else text_format.encoding
     with open_bytes(str(source)) as file:
-        for number, *texts, available in iterate_units(
-            file, name, str(languages[0]), str(languages[1]), encoding
-        ):
+        for number, *texts, available in iterate_units(file, name, *languages, encoding):
             if texts[0] is None or texts[1] is None:
                 text_format.bad_line(
                     f"{name}, line {number}",
@@ -494,10 +533,14 @@ class PairCheck:
         source: str. Name of the file of sources.
         target: str. Name of the file of their translations.
         check_unicode: bool. Whether to count also lines that are not in Unicode form NFC.
+        joins_columns: bool. Whether sources have columns, which are separated by tabs.
     """
 
-    def __init__(self, source: str, target: str, check_unicode: bool = False) -> None:
+    def __init__(
+        self, source: str, target: str, check_unicode: bool = False, joins_columns: bool = False
+    ) -> None:
         self._names, self._check_unicode = (source, target), check_unicode
+        self._joins_columns = joins_columns
         self._pairs = self._identical = 0
         self._tabbed, self._not_nfc = [0, 0], [0, 0]
 
@@ -507,7 +550,7 @@ class PairCheck:
         self._pairs += 1
         if source == target:
             self._identical += 1
-        if "\t" in source:
+        if "\t" in source and not self._joins_columns:
             self._tabbed[0] += 1
         if "\t" in target:
             self._tabbed[1] += 1
@@ -642,7 +685,7 @@ def read_parallel(
             len(sources),
             *names,
         )
-    check = PairCheck(*names)
+    check = PairCheck(*names, joins_columns=text_format.joins_columns)
     for source_text, target_text in pairs:
         check.add(source_text, target_text)
     check.warn()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keras_bahdanau_runtime.ids import SPECIAL, UNK
+from keras_bahdanau_runtime.text.columns import MARK
 
 META_SPACE = "\u2581"  # the space in pieces of SentencePiece
 SPELLINGS = ("byte-level", "metaspace", "words")
@@ -26,12 +27,15 @@ class Spelling:
             text that was not split.
         charsmap: Rules that replace characters of a text before it is encoded; see `CharacterMap`.
             In base64; `None` for no rules.
+        has_columns: Whether a source has several columns, whose symbols are pieces; see
+            `Tokenizer.train`.
     """
 
     kind: str = "byte-level"
     strips_space: bool = True
     mark: str | None = None
     charsmap: str | None = None
+    has_columns: bool = False
 
     def pieces(self, vocabulary: Mapping[str, int]) -> list[bytes]:
         """Return the bytes of each id.
@@ -50,10 +54,26 @@ class Spelling:
             pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
             for piece, index in vocabulary.items():
                 pieces[index] = self._bytes(piece)
+        for symbol, index in self.symbols(vocabulary).items():
+            pieces[index] = symbol.encode("utf-8")
         for index, name in SPECIAL.items():
             if index < len(pieces):
                 pieces[index] = name.encode("utf-8")
         return pieces
+
+    def symbols(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
+        r"""Return the ids of the symbols in later columns of sources.
+
+        Args:
+            vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
+
+        Example:
+
+        >>> Spelling(has_columns=True).symbols({"a": 4, "\t;PL": 5})
+        {';PL': 5}
+        """
+        items = vocabulary.items() if self.has_columns else ()
+        return {piece.removeprefix(MARK): index for piece, index in items if piece[:1] == MARK}
 
     @property
     def unknown(self) -> str:

@@ -67,14 +67,30 @@ def corpus_scores(
     lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
     shared = lists if sources is None else shared_references(sources, lists)
     comparisons = compare(translations, shared, unit)
+    return {**bleu_and_chrf(translations, lists, tokenize), **error_rates(comparisons)}
+
+
+def bleu_and_chrf(
+    translations: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
+) -> dict[str, float]:
+    """Return corpus BLEU (cased) and chrF in percent.
+
+    Args:
+        translations: List of `str`.
+        references: A list of `str` for each translation.
+        tokenize: As for `corpus_scores`.
+
+    Raises:
+        ValueError: As `bleu_metric`.
+        MissingDependencyError: sacrebleu is not installed.
+    """
     # sacreBLEU ignores `None` in its lists of the first, second, ... references.
-    streams = list(itertools.zip_longest(*lists))
+    streams = list(itertools.zip_longest(*references))
     bleu = bleu_metric(tokenize)
     sacrebleu = require("sacrebleu", extra="text")
     return {
         "bleu": bleu.corpus_score(translations, streams).score,
         "chrf": sacrebleu.corpus_chrf(translations, streams).score,
-        **error_rates(comparisons),
     }
 
 

@@ -8,7 +8,7 @@ import operator
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.text.charsmap import CharacterMap
+from keras_bahdanau_runtime.text.columns import MARK, SymbolEncoder, first_column, frequent_symbols
 from keras_bahdanau_runtime.text.pieces import SPELLINGS, Spelling
 from keras_bahdanau_runtime.text.split_text import MARKS, PieceJoiner, mark_of, piece_tokenizer
 from keras_bahdanau_runtime.text.tokenizer_import import (
@@ -39,10 +40,12 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
 )
 
 FORMAT = "keras_bahdanau tokenizer"
-# Version 2 also has the spelling of the pieces, and version 3 rules that replace characters. A
-# tokenizer is written as the first version that has what it needs, which earlier versions of this
-# package can read.
-VERSIONS = (1, 2, 3)
+# Version 2 also has the spelling of the pieces, version 3 rules that replace characters, and
+# version 4 sources of several columns. A tokenizer is written as the first version that has what it
+# needs, which earlier versions of this package can read.
+VERSIONS = (1, 2, 3, 4)
+# Fields of a spelling, by the first version that has them, if it is not version 2.
+_SPELLING_FIELDS = {"charsmap": 3, "has_columns": 4}
 KINDS = ("bpe", "words", "characters", "symbols", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
 NORMALIZATIONS = ("nfc", "nfkc", "nfd")
@@ -123,7 +126,7 @@ class TextDecoder:
 
 
 class Tokenizer:
-    """Conversion of text to ids and back.
+    r"""Conversion of text to ids and back.
 
     By default it is a byte-pair encoding that reproduces every Unicode text exactly. Text is
     converted to UTF-8 bytes, and frequent byte sequences become pieces. So no text is unknown, and
@@ -135,6 +138,11 @@ class Tokenizer:
     Unicode has several spellings of some characters: "é" is one code point (NFC) or "e" and an
     accent (NFD), which have different ids. A tokenizer with a `normalization` first converts every
     text to one form, so decoding returns that form.
+
+    A source may have several columns, such as a word and its tags: "talo\tN;PL". With
+    `has_columns`, the text before the first tab is split as usual. Each tab, semicolon and space
+    from there on begins a symbol, "\tN" and ";PL", which is one piece. Its id differs from those of
+    all other pieces, so the tag "N" is no letter "N". Unknown symbols are `<unk>`.
 
     Most users call `Tokenizer.train` or `Tokenizer.load`. `Tokenizer.from_pieces` makes a tokenizer
     of text that another tool has split already. Other pieces are unknown to it.
@@ -152,6 +160,9 @@ class Tokenizer:
     3
     >>> tokenizer.decode(tokenizer.encode_target("ein  Mann, 😀"))
     'ein  Mann, 😀'
+    >>> tokenizer = Tokenizer.train(["talo\tN;PL"], ["talot"], has_columns=True, min_frequency=1)
+    >>> tokenizer.source_tokens("talo\tN;SG;PL")
+    ['talo', '\tN', '<unk>', ';PL', '</s>']
     """
 
     def __init__(
@@ -163,10 +174,9 @@ class Tokenizer:
     ) -> None:
         self._source = source
         self._target = source if target is None else target
-        self._spellings = (
-            source_spelling,
-            source_spelling if target is None else target_spelling,
-        )
+        if target is None:
+            target_spelling = replace(source_spelling, has_columns=False)
+        self._spellings = source_spelling, target_spelling
         self._replace_source = self._replace_target = _character_map(source_spelling)
         if target is not None:
             self._replace_target = _character_map(target_spelling)
@@ -174,6 +184,10 @@ class Tokenizer:
         self._target_pieces = (
             self._source_pieces if target is None else target_spelling.pieces(target.get_vocab())
         )
+        self._symbols: SymbolEncoder | None = None
+        if source_spelling.has_columns:
+            symbols = source_spelling.symbols(source.get_vocab())
+            self._symbols = SymbolEncoder(symbols, self.normalization)
 
     @classmethod
     def train(
@@ -185,6 +199,7 @@ class Tokenizer:
         min_frequency: int = 2,
         normalization: str | None = None,
         kind: str | tuple[str, str] = "bpe",
+        has_columns: bool = False,
     ) -> "Tokenizer":
         """Learn the pieces from text.
 
@@ -206,6 +221,9 @@ class Tokenizer:
                 frequent characters, and "symbols" for the most frequent parts between spaces, such
                 as phonemes; other ones are `<unk>`. "bytes" for the 256 bytes alone. A pair has
                 the kind of the sources and that of the targets.
+            has_columns: Whether a source has several columns, joined by tabs. The kind is that of
+                the first column. The symbols of the others have at most `vocabulary_size` ids in
+                addition to these.
 
         Returns:
             A `Tokenizer`.
@@ -233,14 +251,17 @@ class Tokenizer:
                 raise argument_error(name, "hold a sentence", texts)
         settings = vocabulary_size, min_frequency
         spellings = [_spelling_of(side_kind) for side_kind in kinds]
+        symbols: list[str] = []
+        if has_columns:
+            symbols = frequent_symbols(sources, normalization, *settings)
+            sources = [first_column(text) for text in sources]
+            spellings[0] = replace(spellings[0], has_columns=True)
         if joint:
-            side = _learn(sources + targets, kinds[0], normalization, *settings)
+            side = _learn(sources + targets, kinds[0], normalization, *settings, symbols)
             return cls(side, None, spellings[0])
         forms = (normalization, "nfc" if normalization == "nfd" else normalization)
-        source, target = (
-            _learn(texts, side_kind, form, *settings)
-            for texts, side_kind, form in zip((sources, targets), kinds, forms, strict=True)
-        )
+        source = _learn(sources, kinds[0], forms[0], *settings, symbols)
+        target = _learn(targets, kinds[1], forms[1], *settings)
         return cls(source, target, *spellings)
 
     @classmethod
@@ -338,6 +359,11 @@ class Tokenizer:
             if not isinstance(items, list) or len(items) != 2:
                 raise ValueError(f"{path}: expected two spellings. Received: {reprlib.repr(items)}")
             spellings = [_parse_spelling(item, path) for item in items]
+            if spellings[1].has_columns:
+                raise ValueError(
+                    f"{path}: expected a spelling of targets without columns. "
+                    f"Received: {reprlib.repr(items[1])}"
+                )
         return cls._restored(path, document.get("source"), document.get("target"), *spellings)
 
     @classmethod
@@ -365,7 +391,8 @@ class Tokenizer:
 
         The `tokenizers` library can read the values of `source` and `target`
         (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`). `target` is `null` if
-        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before.
+        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before, and
+        of a source with `has_columns` the library encodes only the first column.
 
         Args:
             path: The file to create or replace.
@@ -395,11 +422,13 @@ class Tokenizer:
         if is_converted or self._spellings != (Spelling(), Spelling()):
             document["version"] = 2
             document["spellings"] = [asdict(spelling) for spelling in self._spellings]
-        if any(spelling.charsmap for spelling in self._spellings):
-            document["version"] = 3
-        else:
-            for spelling in document.get("spellings", []):
-                del spelling["charsmap"]
+        for name, version in _SPELLING_FIELDS.items():
+            if any(getattr(spelling, name) for spelling in self._spellings):
+                document["version"] = version
+        for name, version in _SPELLING_FIELDS.items():
+            if document["version"] < version:
+                for spelling in document.get("spellings", []):
+                    del spelling[name]
         return document
 
     def __eq__(self, other: object) -> bool:
@@ -418,6 +447,11 @@ class Tokenizer:
     def spellings(self) -> tuple[Spelling, Spelling]:
         """The `Spelling`s of source and target pieces."""
         return self._spellings
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether a source has several columns, whose symbols are pieces."""
+        return self._symbols is not None
 
     @property
     def is_learned(self) -> bool:
@@ -488,11 +522,21 @@ class Tokenizer:
         Raises:
             ValueError: `text` is not a `str`, or contains lone surrogates.
         """
-        return _encode(self._source, text, self._replace_source)
+        if self._symbols is None:
+            return _encode(self._source, text, self._replace_source)
+        check_text("text", text)
+        first, symbols = self._symbols.split(text)
+        return [*_encode(self._source, first)[:-1], *symbols, EOS]
 
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode source texts in parallel on all cores; see `encode_source`."""
-        return _encode_many(self._source, texts, self._replace_source)
+        if self._symbols is None:
+            return _encode_many(self._source, texts, self._replace_source)
+        columns = [*map(self._symbols.split, checked_texts("texts", texts))]
+        encoded = _encode_many(self._source, [first for first, _ in columns], None)
+        return [
+            [*ids[:-1], *symbols, EOS] for ids, (_, symbols) in zip(encoded, columns, strict=True)
+        ]
 
     def encode_target(self, text: str) -> list[int]:
         """Encode a target text; see `encode_source`."""
@@ -706,6 +750,13 @@ def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
             f"{path}: expected a charsmap only in a spelling 'metaspace'. "
             f"Received: {spelling.kind!r}"
         )
+    if not isinstance(spelling.has_columns, bool) or (
+        spelling.has_columns and spelling.kind != "byte-level"
+    ):
+        raise ValueError(
+            f"{path}: expected has_columns true or false, and true only in a spelling "
+            f"'byte-level'. Received: {reprlib.repr(item)}"
+        )
     return spelling
 
 
@@ -723,14 +774,20 @@ def _kind_of(side: Any, spelling: Spelling) -> str:
         forms = [
             _form(_untrained(normalization, kind)) for normalization in (None, *NORMALIZATIONS)
         ]
-        if form in forms and spelling == _spelling_of(kind):
-            is_bytes = kind == "bpe" and side.get_vocab_size() <= MIN_VOCABULARY_SIZE
-            return "bytes" if is_bytes else kind
+        if form in forms and replace(spelling, has_columns=False) == _spelling_of(kind):
+            vocabulary = side.get_vocab()
+            size = len(vocabulary) - len(spelling.symbols(vocabulary))
+            return "bytes" if kind == "bpe" and size <= MIN_VOCABULARY_SIZE else kind
     return "other"
 
 
 def _learn(
-    texts: list[str], kind: str, normalization: str | None, vocabulary_size: int, min_frequency: int
+    texts: list[str],
+    kind: str,
+    normalization: str | None,
+    vocabulary_size: int,
+    min_frequency: int,
+    symbols: Sequence[str] = (),
 ) -> Any:
     lib = require("tokenizers", extra="text")
     tokenizer = _untrained(normalization, kind)
@@ -749,6 +806,9 @@ def _learn(
     # The trainer also makes the special pieces strings that are matched in text; remove that.
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = []
+    vocabulary = document["model"]["vocab"]
+    for symbol in symbols[: MAX_VOCABULARY_SIZE - len(vocabulary)]:
+        vocabulary[f"{MARK}{symbol}"] = len(vocabulary)
     return lib.Tokenizer.from_str(json.dumps(document))
 
 

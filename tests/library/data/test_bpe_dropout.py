@@ -45,6 +45,20 @@ def test_with_dropout_the_ids_decode_to_the_same_text(texts, seed):
         assert all(ids[-1] == EOS and EOS not in ids[:-1] for ids in side)
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_symbols_of_columns_are_not_segmented(joint):
+    tokenizer = Tokenizer.train(
+        ["bikes\tN;PL bikes"] * 2, ["bikes"] * 2, 280, joint, has_columns=True
+    )
+    columns = "bikes\tN;XYZ;PL bikes"
+    ids = tokenizer.encode_source(columns)
+    assert len(ids) == 1 + 4 + 1
+    [resampled], _ = BPEDropout(tokenizer, 0.99)([ids], [], np.random.default_rng(0))
+    assert resampled[-5:] == ids[-5:]
+    tokens = tokenizer.source_decoder().tokens(resampled[:-5])
+    assert "".join(tokens) == "bikes" and len(tokens) > 1
+
+
 def test_pieces_depend_only_on_seed_and_generator():
     def pieces(seed, state):
         return BPEDropout(TOKENIZER, 0.3, seed)(*encoded(SOURCES), np.random.default_rng(state))
