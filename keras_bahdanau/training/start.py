@@ -333,7 +333,8 @@ def choose_options(
     if options.is_prepared:
         corpus = PreparedCorpus(options.source)
         tokens = (corpus.source_tokens + corpus.tokens) / corpus.pairs
-        facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens)
+        longest = max(corpus.manifest["longest"])
+        facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens, longest)
     else:
         check_files(sources=texts.sources, targets=texts.targets)
         statistics = PairStatistics.read(texts.sources, texts.targets, texts.text_format)
@@ -349,7 +350,8 @@ def choose_options(
         else:
             kinds = tokenizer.kinds
         tokens = statistics.source.length(kinds[0]) + statistics.target.length(kinds[1])
-        facts = TextFacts(statistics.pairs, kinds[1], tokens, statistics.is_complete)
+        longest = max(statistics.source.longest(kinds[0]), statistics.target.longest(kinds[1]))
+        facts = TextFacts(statistics.pairs, kinds[1], tokens, longest, statistics.is_complete)
     choices += choose_training(options, facts)
     return apply_choices(options, choices), choices
 
