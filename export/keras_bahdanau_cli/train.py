@@ -103,8 +103,9 @@ def _run_seeds(options: TrainingOptions, output: Path, resume: bool, seeds: int)
         _run(member.options, member.folder, resume, lambda choices: None)
     from keras_bahdanau.training.run import compare_seeds, shown_measures
 
-    print_message("Held-out text, with the best model of each run:")
-    for name, scores in compare_seeds(members).items():
+    comparison = compare_seeds(members)
+    print_message("Best model of each run, and their ensemble, on held-out text:")
+    for name, scores in comparison.items():
         values = "  ".join(
             f"{MEASURES[measure].title} {scores[measure]:.{MEASURES[measure].places}f}"
             for measure in shown_measures(members[0].options)

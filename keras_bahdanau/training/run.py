@@ -177,8 +177,8 @@ def compare_seeds(members):
     """
     options, folder = members[0]
     models = [load_best(member.folder) for member in members]
-    held_out = RunTexts(options, folder).held_out[:1]
-    *_, evaluator = _evaluators(options, held_out, models[0].tokenizer)
+    texts = RunTexts(options, folder).held_out[0]
+    evaluator = _translation_score(options, texts, models[0].tokenizer, "val_")
     names = [*(member.folder.name for member in members), "ensemble"]
     models.append(Ensemble(models))
     return {name: evaluator.score(model) for name, model in zip(names, models, strict=True)}
@@ -442,18 +442,9 @@ def _evaluators(options, held_out, tokenizer):
     """Return the callbacks that evaluate held-out texts; the first one selects the best model."""
     for number, texts in enumerate(held_out):
         _check_held_out(number, *texts, tokenizer)
-    beam_size = options.validation_beam_size
-    search = BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0)
     evaluators = [
-        TranslationScore(
-            sources,
-            [tokenizer.join_target(text) for text in targets],
-            search=search,
-            max_length=options.max_length,
-            prefix="val_" if number == 1 else f"val{number}_",
-            tokenize=options.tokenize,
-        )
-        for number, (sources, targets) in enumerate(held_out, start=1)
+        _translation_score(options, texts, tokenizer, "val_" if number == 1 else f"val{number}_")
+        for number, texts in enumerate(held_out, start=1)
     ]
     if options.best_by == "loss":
         sources, targets = held_out[0]
@@ -466,6 +457,20 @@ def _evaluators(options, held_out, tokenizer):
         )
         evaluators.insert(0, HeldOutLoss(pairs))
     return evaluators
+
+
+def _translation_score(options, texts, tokenizer, prefix):
+    """Return the callback that translates the sources of a held-out set."""
+    sources, targets = texts
+    beam_size = options.validation_beam_size
+    return TranslationScore(
+        sources,
+        [tokenizer.join_target(text) for text in targets],
+        search=BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0),
+        max_length=options.max_length,
+        prefix=prefix,
+        tokenize=options.tokenize,
+    )
 
 
 def _check_held_out(number, sources, targets, tokenizer):
