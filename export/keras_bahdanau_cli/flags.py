@@ -188,7 +188,8 @@ def _file_values(
         if value is not None and f"--{name.replace('_', '-')}" in parameter.secondary_opts:
             value = not value  # such as `separate`, the opposite of `joint`
         result[parameter.name] = value
-    return result
+    # `None` means the default: click would turn it into an empty list for several values.
+    return {name: value for name, value in result.items() if value is not None}
 
 
 def _checked_value(name: str, option: Field[Any], value: Any) -> Any:

@@ -1,9 +1,13 @@
 """`train --explain`, and the table of choices of `prepare`."""
 
+import json
 import subprocess
 import sys
 
+import pytest
 from command import process
+
+from keras_bahdanau.training.options import TrainingOptions
 
 # Runs the command, and says at the end which of the slow libraries it has imported.
 PROGRAM = """
@@ -55,3 +59,20 @@ def test_prepare_prints_the_choices_of_its_tokenizer(tmp_path):
     table = rows(result.stderr)
     assert [*table][:2] == ["--source-tokenizer", "--target-tokenizer"]
     assert "--units" not in table
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_the_options_file_of_a_run_on_pairs_is_a_config_file(tmp_path, is_earlier):
+    write_pairs(tmp_path)
+    saved = TrainingOptions("pairs.tsv", validation_source="pairs.tsv", epochs=3).to_dict()
+    if is_earlier:  # this version would choose symbols and a dropout of its own
+        for name in ("tokenizer", "source_tokenizer", "target_tokenizer"):
+            del saved[name]
+    (tmp_path / "options.json").write_text(json.dumps(saved))
+    result = process("train", "--config", "options.json", "--explain", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    table = rows(result.stdout)
+    expected = ("bpe", "given") if is_earlier else ("characters", "short texts of 4.0 characters")
+    assert table["--source-tokenizer"] == expected
+    assert (table["--dropout"][1] == "given") == is_earlier
+    assert table["--epochs"] == ("3", "given")

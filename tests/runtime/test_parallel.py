@@ -261,7 +261,13 @@ def test_translation_memories_may_be_compressed(tmp_path):
     ("name", "text", "columns", "line", "message"),
     [
         ("a.tsv", "a\tb\n\na\nc\td\n", (), 3, "expected 2 columns .* second file .* Received: 1"),
-        ("a.tsv", "a\tb\n\na\tb\tc\n", (), 3, "expected 2 columns .* Received: 3"),
+        (
+            "a.tsv",
+            "a\tb\n\na\tb\tc\n",
+            (),
+            3,
+            "expected 2 columns .*, or `source_column` and .* Received: 3",
+        ),
         ("a.tsv", "a\tb\tc\n\na\tb\n", ("1", "3"), 3, "expected 3 columns .* Received: 2"),
         ("a.csv", 'en,de\n"a\nb",c\nx\ny,z\n', ("en", "de"), 4, "expected the 2 columns"),
         ("a.csv", 'en,de\na,b\n"c "d" e",f\ng,h\n', ("en", "de"), 3, "expected CSV. Received: ','"),

@@ -286,6 +286,8 @@ def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) 
             expected = f"expected {needed} columns separated by tabs"
             if count == 1:
                 expected += ", or a second file with the other side"
+            elif count > needed:
+                expected += ", or `source_column` and `target_column` with their numbers"
             text_format.bad_line(f"{name}, line {number}", f"{expected}. Received: {count}")
             yield number, None, None
 
