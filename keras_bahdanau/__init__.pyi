@@ -145,3 +145,6 @@ from .training import (
 from .training import (
     train as train,
 )
+from .training import (
+    train_seeds as train_seeds,
+)

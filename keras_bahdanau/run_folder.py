@@ -1,5 +1,6 @@
 """File names in the folder of a training run."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,7 +9,31 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE, OF_RUNS
 
 OPTIONS_FILE, LAST_FILE, BEST_FILE = OF_RUNS
 TEXTS_FILE, HISTORY_FILE, AVERAGE_FILE = "texts.json", "history.csv", "average.keras"
+SEEDS_FILE = "seeds.json"
 CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER = "corpus", "distilled", "mixed"
+
+
+def member_folder(run: str | os.PathLike[str], seed: int) -> Path:
+    """Return the folder of the run with a seed in a folder of several runs."""
+    return Path(run) / f"seed-{seed}"
+
+
+def member_runs(run: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders of all runs in a folder of several runs, or a folder of one run itself.
+
+    Raises:
+        ValueError: The file with the seeds is damaged.
+    """
+    path = Path(run) / SEEDS_FILE
+    if not path.exists():
+        return [Path(run)]
+    try:
+        seeds = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON. Received: {error}") from error
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise ValueError(f"{path}: expected a list of seeds. Received: {seeds!r:.80}")
+    return [member_folder(run, seed) for seed in seeds]
 
 
 def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:
@@ -28,6 +53,8 @@ def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:
             problem = "does not exist"
         elif not Path(run).is_dir():
             problem = "is a file"
+        elif (Path(run) / SEEDS_FILE).exists():
+            problem = f"has several runs, such as {member_runs(run)[0]}"
         elif (Path(run) / MANIFEST_FILE).exists():
             problem = f"has a {MANIFEST_FILE} and no {BEST_FILE}, like an artifact or a corpus"
         raise argument_error(

@@ -160,6 +160,8 @@ def _rules() -> Iterator[str]:
     yield f"| updates that the epochs are chosen for | {updates} |"
     interval = " | ".join(f"{rule.validation_updates:,}" for rule in RULES)
     yield f"| updates between validations, at least | {interval} |"
+    factors = " | ".join(str(rule.length_factor or "") for rule in RULES)
+    yield f"| `--max-length`, in lengths of the longest text | {factors} |"
 
 
 def _table(names: Iterator[str]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from keras_bahdanau_runtime.option_fields import option
 ARTIFACT = (
     "Folder of an artifact (from export), or hf://USER/NAME[@REVISION] on the Hugging Face Hub."
 )
-RUN = "Folder of a run (from train)."
+RUN = "Folder of a run (from train), or of several (from train --seeds), which are joined."
+ONE_RUN = "Folder of a run (from train)."
 SOURCE = "Source sentences, or a file with both sides, plain or compressed; - is standard input."
 TARGET = "Their translations, line by line; none if the source has both sides."
 

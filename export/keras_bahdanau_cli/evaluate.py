@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
-from keras_bahdanau.run_folder import best_file
+from keras_bahdanau.run_folder import best_file, member_runs
 from keras_bahdanau_cli.arguments import SOURCE, argument
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.search_flags import SearchFlags
@@ -40,7 +40,8 @@ class EvaluateOptions:
     """A model, a test set, and the metrics."""
 
     path: str = argument(
-        "Folder of a run (from train) or of an artifact (from export), or an artifact's address "
+        "Folder of a run or of several (from train) or of an artifact (from export), or an "
+        "artifact's address "
         "hf://USER/NAME[@REVISION]."
     )
     source: Path = argument(SOURCE)
@@ -131,8 +132,9 @@ def evaluate(
         )
     if not is_artifact:  # the other options are checked after the import of Keras
         search.search_options().check_values()
-    for run in () if is_artifact else (folder, *others):
-        best_file(run)  # checks that it is a run
+    for path_of_runs in () if is_artifact else (folder, *others):
+        for run in member_runs(path_of_runs):
+            best_file(run)  # checks that it is a run
     texts, constraints = _read_texts(
         measured.source, list(measured.references), text_format, search.constraints()
     )

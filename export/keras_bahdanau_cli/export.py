@@ -8,7 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_bahdanau.run_folder import best_file
+from keras_bahdanau.run_folder import best_file, member_runs
 from keras_bahdanau_cli.arguments import (
     RUN,
     argument,
@@ -74,7 +74,7 @@ class ExportedRuns:
     @property
     def runs(self) -> list[Path]:
         """All runs."""
-        return [self.run, *self.others]
+        return [run for path in (self.run, *self.others) for run in member_runs(path)]
 
 
 @dataclass(frozen=True, kw_only=True)

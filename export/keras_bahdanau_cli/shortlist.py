@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file
-from keras_bahdanau_cli.arguments import RUN, TARGET, argument, output_path
+from keras_bahdanau_cli.arguments import ONE_RUN, TARGET, argument, output_path
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.text.parallel import TextFormat, read_parallel
 class ShortlistOptions:
     """A run, the texts to learn from, and the sizes of the shortlist."""
 
-    run: Path = argument(RUN)
+    run: Path = argument(ONE_RUN)
     source: Path = argument(
         "Source sentences, as of training, or a file with both sides; - is standard input."
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_bahdanau.run_folder import best_file
+from keras_bahdanau.run_folder import best_file, member_runs
 from keras_bahdanau_cli.arguments import ARTIFACT, argument, check_file
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.tensorflow_logging import import_keras
@@ -47,7 +47,8 @@ def verify(options: VerifyOptions) -> None:
     model, source, folder = options.model, options.source, artifact_folder(options.artifact)
     read_manifest(folder, verify=False)  # checks that it is an artifact
     is_run = model.is_dir()
-    check_file("model", best_file(model) if is_run else model)
+    for path in [best_file(run) for run in member_runs(model)] if is_run else [model]:
+        check_file("model", path)
     texts = [] if source is None else read_side(text_source(source), UTF_8_TEXT)
     import_keras()
     from keras_bahdanau.models.saved_models import load_saved_model

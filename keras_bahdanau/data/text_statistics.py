@@ -1,5 +1,6 @@
 """Statistics of pairs of texts, and the rules that choose the pieces of each side from them."""
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,8 @@ class TextStatistics:
         characters: Number of characters.
         distinct_characters: Number of different characters, without spaces.
         decomposed_characters: The same in Unicode form NFD.
+        longest_words: Largest number of words of a text.
+        longest_characters: Largest number of characters of a text in Unicode form NFD.
     """
 
     texts: int
@@ -55,11 +58,14 @@ class TextStatistics:
     characters: int
     distinct_characters: int
     decomposed_characters: int
+    longest_words: int
+    longest_characters: int
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "TextStatistics":
         """Count the words and characters of texts."""
-        counts = Counter(chain.from_iterable(map(str.split, texts)))
+        split = [text.split() for text in texts]
+        counts = Counter(chain.from_iterable(split))
         characters = set("".join(counts))
         return cls(
             texts=len(texts),
@@ -68,7 +74,9 @@ class TextStatistics:
             single_words=sum(count == 1 for count in counts.values()),
             characters=sum(map(len, texts)),
             distinct_characters=len(characters),
-            decomposed_characters=len(set(unicodedata.normalize("NFD", "".join(characters)))),
+            decomposed_characters=len(set(_decompose("".join(characters)))),
+            longest_words=max(map(len, split), default=0),
+            longest_characters=max((len(_decompose(text)) for text in texts), default=0),
         )
 
     def kind(self) -> Selection:
@@ -112,13 +120,25 @@ class TextStatistics:
 
     def length(self, kind: str) -> float:
         """Return the approximate mean number of pieces of a text, with the one at its end."""
-        number = {"characters": self.characters, "symbols": self.words, "words": self.words}
-        return number.get(kind, _PIECES_OF_WORD * self.words) / max(self.texts, 1) + 1
+        return _pieces(kind, self.words, self.characters) / max(self.texts, 1) + 1
+
+    def longest(self, kind: str) -> int:
+        """Return the approximate number of pieces of the longest text, with the one at its end."""
+        return math.ceil(_pieces(kind, self.longest_words, self.longest_characters)) + 1
 
     @property
     def is_composed(self) -> bool:
         """Whether decomposition halves the number of different characters, as for Hangul."""
         return self.decomposed_characters <= MAX_DECOMPOSED * self.distinct_characters
+
+
+def _decompose(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+def _pieces(kind: str, words: int, characters: int) -> float:
+    number = {"characters": characters, "symbols": words, "words": words}
+    return number.get(kind, _PIECES_OF_WORD * words)
 
 
 @dataclass(frozen=True)

@@ -5,3 +5,4 @@ from .paper import PaperTraining as PaperTraining
 from .paper import paper_training as paper_training
 from .run import load_best as load_best
 from .run import train as train
+from .run import train_seeds as train_seeds

@@ -34,7 +34,7 @@ CHOSEN_OPTIONS = (
     *("units", "embedding_dim", "attention_units"),
     *("dropout", "annotation_dropout", "readout_dropout"),
     *("label_smoothing", "batch_size", "epochs", "every", "patience"),
-    *("learning_rate", "ema", "average", "best_by"),
+    *("learning_rate", "ema", "average", "max_length", "best_by"),
 )
 # Names of options in files of earlier versions.
 FORMER_NAMES = {
@@ -331,7 +331,12 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     clip_norm: float = option(
         1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
     )
-    max_length: int = option(100, "Longest sentence in tokens.", limits=_LENGTH, panel="Data")
+    max_length: int | None = option(
+        None,
+        f"Longest sentence in tokens; {_CHOSEN} if absent.",
+        limits=_LENGTH,
+        panel="Data",
+    )
     validation_beam_size: int = option(
         1, "Beam of each validation.", limits=_BEAM, panel="Validation"
     )

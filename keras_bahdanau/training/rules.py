@@ -10,9 +10,11 @@ from keras_bahdanau.data.choices import GIVEN, Choice, choice_of
 from keras_bahdanau.data.text_statistics import Selection
 from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.training.options import TrainingOptions
+from keras_bahdanau_runtime.search_settings import RANGES
 
 SHORT_KINDS = ("characters", "symbols")  # pieces of short texts
 FEW_PAIRS = 20_000
+_SHORTEST = 20  # of the limits of lengths that are chosen
 # Options of the model, which `init` determines.
 _MODEL_OPTIONS = ("units", "embedding_dim", "attention_units", "dropout")
 _DROPOUTS = ("dropout", "annotation_dropout", "readout_dropout")
@@ -25,12 +27,14 @@ class TextFacts(NamedTuple):
         pairs: Number of pairs, at most 100,000 of text files.
         target_kind: Kind of the target pieces, or the file of their tokenizer.
         tokens: Mean number of pieces of a pair, of both sides.
+        longest: Number of pieces of the longest text of both sides.
         is_complete: Whether there are no more pairs.
     """
 
     pairs: int
     target_kind: str
     tokens: float
+    longest: int
     is_complete: bool = True
 
 
@@ -44,6 +48,8 @@ class Rule(NamedTuple):
         values: Values of options.
         updates: Number of updates that `epochs` is chosen for; `None` if `values` has the epochs.
         validation_updates: Smallest number of updates between validations, in whole passes.
+        length_factor: `max_length` is the length of the longest text times this factor, so that
+            early outputs that do not end take little time; `None` if `values` has it.
     """
 
     name: str
@@ -52,6 +58,7 @@ class Rule(NamedTuple):
     values: Mapping[str, Any]
     updates: int | None = None
     validation_updates: int = 1
+    length_factor: int | None = None
 
 
 def _widths(units: int) -> dict[str, int]:
@@ -68,10 +75,11 @@ _SENTENCES = {
     "ema": 0.0,
     "average": 0,
     "patience": 0,
+    "max_length": 100,
     "best_by": "bleu",
 }
 _SHORT_TEXTS = {
-    **{name: value for name, value in _SENTENCES.items() if name != "epochs"},
+    **{name: value for name, value in _SENTENCES.items() if name not in ("epochs", "max_length")},
     "best_by": "exact",
 }
 
@@ -83,6 +91,7 @@ RULES = (
         {**_SHORT_TEXTS, **_widths(128)},
         updates=2100,
         validation_updates=80,
+        length_factor=2,
     ),
     Rule(
         "many short texts",
@@ -91,6 +100,7 @@ RULES = (
         _SHORT_TEXTS,
         updates=2100,
         validation_updates=80,
+        length_factor=2,
     ),
     Rule("sentences", "all other texts", lambda facts: True, _SENTENCES),
 )
@@ -114,6 +124,11 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
         for name, value in rule.values.items()
         if _is_open(options, name) or getattr(options, name) is not None
     ]
+    if rule.length_factor is not None:
+        length = max(_SHORTEST, rule.length_factor * facts.longest)
+        length = min(length, RANGES["max_length"].high)
+        text = f"{rule.length_factor} times the longest text of {facts.longest} pieces"
+        choices.append(choice_of(options, "max_length", Selection(length, text)))
     pairs_of_batch = next(choice.value for choice in choices if choice.option == "batch_size")
     if options.batch_tokens is not None:
         pairs_of_batch = max(1, options.batch_tokens / facts.tokens)

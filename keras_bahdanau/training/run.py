@@ -53,6 +53,7 @@ from keras_bahdanau.run_folder import (
     OPTIONS_FILE,
     TEXTS_FILE,
     best_file,
+    member_runs,
 )
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
@@ -60,7 +61,8 @@ from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.rules import SHORT_KINDS
-from keras_bahdanau.training.start import mixed_corpora, prepare_texts, start_run
+from keras_bahdanau.training.seeds import prepare_seeds
+from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts, start_run
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
@@ -126,6 +128,67 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         return run_training(texts, callbacks, verbose, console)
 
 
+def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True, console=None):
+    """Train several models that differ only in their seed, one after the other.
+
+    They share one corpus. Their predictions can be averaged: `load_best(output)` returns their
+    `Ensemble`, and the commands `evaluate` and `export` take the folder.
+
+    Args:
+        options: `TrainingOptions`. The models have the seeds `options.seed`, `options.seed + 1` and
+            so on.
+        output: Folder of the runs; each one is in a folder such as `seed-0` inside.
+        seeds: Number of models.
+        resume: Whether to continue: finished models stay, the interrupted one is resumed, and the
+            others are trained. `seeds` may be larger than before.
+        callbacks: As for `train`; the same ones for each model.
+        verbose: As for `train`.
+        console: As for `train`.
+
+    Returns:
+        The paths of the files `best.keras`.
+
+    Raises:
+        ValueError: As `train`, or `seeds` is not positive, or `options.devices` is not 1.
+        MissingDependencyError: As `train`.
+
+    Example:
+
+    ```python
+    train_seeds(options, "run", seeds=3)
+    load_best("run").translate(["a man on a bike"])[0].text
+    ```
+    """
+    if not isinstance(options, TrainingOptions):
+        raise argument_error("options", "be TrainingOptions", options)
+    members = prepare_seeds(options, Path(output), seeds, resume)
+    return [train(*member, resume, callbacks, verbose, console) for member in members]
+
+
+def compare_seeds(members):
+    """Evaluate the best model of each of several runs, and their ensemble, on held-out text.
+
+    Args:
+        members: `Member`s, as returned by `prepare_seeds`.
+
+    Returns:
+        A dict by the name of a run's folder, and "ensemble", of dicts as of `corpus_scores`.
+    """
+    options, folder = members[0]
+    models = [load_best(member.folder) for member in members]
+    held_out = RunTexts(options, folder).held_out[:1]
+    *_, evaluator = _evaluators(options, held_out, models[0].tokenizer)
+    names = [*(member.folder.name for member in members), "ensemble"]
+    models.append(Ensemble(models))
+    return {name: evaluator.score(model) for name, model in zip(names, models, strict=True)}
+
+
+def shown_measures(options):
+    """Return the names of the measures of held-out text that fit on a line."""
+    is_exact = options.best_by in ("exact", "ser")
+    return ("exact", "ser") if is_exact else ("loss", "bleu", "chrf")
+
+
 def run_training(texts, callbacks=(), verbose=True, console=None):
     """Do the part of `train` that needs Keras, with the `RunTexts` that `start_run` yields."""
     options, output = texts.options, texts.output
@@ -142,9 +205,9 @@ def run_training(texts, callbacks=(), verbose=True, console=None):
             epochs_done=dataset.epoch,
             patience=options.patience,
         )
-        is_exact = options.best_by in ("exact", "ser")  # all measures do not fit on a line
-        measures = ("exact", "ser") if is_exact else ("loss", "bleu", "chrf")
-        display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console, measures)
+        display = ProgressDisplay(
+            dataset.tokens / dataset.pass_steps, console, shown_measures(options)
+        )
         rank0_callbacks = [
             *callbacks,
             checkpoint,
@@ -190,7 +253,7 @@ def load_best(*runs, dtype_policy="float32"):
     another dtype policy.
 
     Args:
-        *runs: Folders that `train` has written.
+        *runs: Folders that `train` or `train_seeds` has written.
         dtype_policy: Name of the dtype policy in which the model computes: "float32",
             "mixed_bfloat16" or "mixed_float16".
 
@@ -202,7 +265,8 @@ def load_best(*runs, dtype_policy="float32"):
             in a weight, the models have different vocabularies, or `dtype_policy` is another one.
     """
     check_policy("dtype_policy", dtype_policy)
-    models = [_load(best_file(run), compile=False) for run in runs]
+    members = [member for run in runs for member in member_runs(run)]
+    models = [_load(best_file(member), compile=False) for member in members]
     for model in models:
         replace_policies(model, dtype_policy, old=("float32",))
     return models[0] if len(models) == 1 else Ensemble(models)

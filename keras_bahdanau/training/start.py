@@ -27,6 +27,7 @@ from keras_bahdanau.run_folder import (
     LAST_FILE,
     MIXED_FOLDER,
     OPTIONS_FILE,
+    SEEDS_FILE,
     TEXTS_FILE,
 )
 from keras_bahdanau.training.initial import InitialModel
@@ -271,13 +272,19 @@ def start_run(
     """
     bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
     texts = RunTexts(options, output)
+    if (output / SEEDS_FILE).exists():
+        raise argument_error(
+            "output",
+            "be the folder of one run; pass `seeds` to continue several",
+            received=f"{str(output)!r}, which has a {SEEDS_FILE}",
+        )
     if rank == 0:
         check_run_folder(options, output, resume, texts)
     stored = stored_options(options, output) if resume else None
-    tokenizer = _given_tokenizer(stored or options, output)
-    _check_corpora(options, tokenizer, output)
+    tokenizer = given_tokenizer(stored or options, output)
+    check_corpora(options, tokenizer, output)
     if stored is None:
-        stored, choices = _choose_options(texts, tokenizer)
+        stored, choices = choose_options(texts, tokenizer)
         if options.embedding_dim is None:
             _check_word_vectors(stored)
         if rank == 0:
@@ -301,7 +308,7 @@ def explain_run(options: TrainingOptions) -> list[Choice]:
         OSError: A text is missing.
     """
     nowhere = Path("explained")  # not used: a new run reads nothing from its folder
-    return _choose_options(RunTexts(options, nowhere), _given_tokenizer(options, nowhere))[1]
+    return choose_options(RunTexts(options, nowhere), given_tokenizer(options, nowhere))[1]
 
 
 def log_choices(choices: Sequence[Choice]) -> None:
@@ -310,7 +317,7 @@ def log_choices(choices: Sequence[Choice]) -> None:
         logger.info("%s: %s (%s)", choice.option, choice.text, choice.reason)
 
 
-def _choose_options(
+def choose_options(
     texts: RunTexts, tokenizer: Tokenizer | None
 ) -> tuple[TrainingOptions, list[Choice]]:
     """Choose the open options of a run.
@@ -326,7 +333,8 @@ def _choose_options(
     if options.is_prepared:
         corpus = PreparedCorpus(options.source)
         tokens = (corpus.source_tokens + corpus.tokens) / corpus.pairs
-        facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens)
+        longest = max(corpus.manifest["longest"])
+        facts = TextFacts(corpus.pairs, corpus.tokenizer.kinds[1], tokens, longest)
     else:
         check_files(sources=texts.sources, targets=texts.targets)
         statistics = PairStatistics.read(texts.sources, texts.targets, texts.text_format)
@@ -342,7 +350,8 @@ def _choose_options(
         else:
             kinds = tokenizer.kinds
         tokens = statistics.source.length(kinds[0]) + statistics.target.length(kinds[1])
-        facts = TextFacts(statistics.pairs, kinds[1], tokens, statistics.is_complete)
+        longest = max(statistics.source.longest(kinds[0]), statistics.target.longest(kinds[1]))
+        facts = TextFacts(statistics.pairs, kinds[1], tokens, longest, statistics.is_complete)
     choices += choose_training(options, facts)
     return apply_choices(options, choices), choices
 
@@ -356,7 +365,7 @@ def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
     """
     options, output = texts.options, texts.output
     if not options.is_prepared:
-        tokenizer = tokenizer or _given_tokenizer(options, output)
+        tokenizer = tokenizer or given_tokenizer(options, output)
         learned = {name: getattr(options, name) for name in TOKENIZER_OPTIONS}
         prepare(
             texts.sources,
@@ -368,7 +377,7 @@ def prepare_texts(texts: RunTexts, tokenizer: Tokenizer | None = None) -> None:
         )
 
 
-def _given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
+def given_tokenizer(options: TrainingOptions, output: Path) -> Tokenizer | None:
     """Return the tokenizer of `init` or of a file, or `None` to learn one.
 
     If the tokenizer of only one side is a file, it is `None`, too. A run with a checkpoint reads
@@ -424,7 +433,7 @@ def _link_mixed(options: TrainingOptions, output: Path) -> None:
             )
 
 
-def _check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output: Path) -> None:
+def check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output: Path) -> None:
     """Raise a `ValueError` unless the prepared corpora are complete and fit the tokenizer.
 
     Args:

@@ -32,7 +32,7 @@ def test_the_best_file_is_the_running_mean_with_the_held_out_loss_of_the_history
         paths[side].write_text("".join(f"{pair[k]}\n" for pair in PAIRS))
         paths[f"validation_{side}"].write_text("".join(f"{pair[k]}\n" for pair in PAIRS[:3]))
     options = TrainingOptions(
-        **paths, tokenizer="bpe",
+        **paths, tokenizer="bpe", label_smoothing=0.1,
         vocabulary_size=270, units=5, embedding_dim=4, attention_units=3, epochs=2,
         batch_size=6, max_length=16, ema=0.5, accumulate=2, best_by="loss", bpe_dropout=0.1,
         validation_beam_size=1, sampled_softmax=40, conditional=False, join_embeddings=False,

@@ -15,9 +15,9 @@ HANGUL = [chr(0xAC00 + 28 * i) for i in range(200)]  # syllables of 11 first let
 
 
 def test_words_and_characters_are_counted():
-    statistics = TextStatistics.of(["a b  a", "ccc", "\u00e1"])
-    # In NFD the letters are a, b, c and the accent.
-    assert statistics == TextStatistics(3, 5, 4, 3, 10, 4, 4)
+    statistics = TextStatistics.of(["a b  a", "ccc", "\u00e1" * 5])
+    # In NFD the letters are a, b, c and the accent, and the last text is the longest.
+    assert statistics == TextStatistics(3, 5, 4, 3, 14, 4, 4, 3, 10)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_the_kind_of_pieces_depends_on_the_words(texts, kind):
     ("words", "size"), [(100, 500), (59_999, 1000), (60_000, 2000), (322_383, 8000), (9**9, 32000)]
 )
 def test_each_piece_has_thirty_words(words, size):
-    assert TextStatistics(1, words, words, 0, words, 9, 9).vocabulary_size().value == size
+    assert TextStatistics(1, words, words, 0, words, 9, 9, 7, 9).vocabulary_size().value == size
 
 
 def test_reasons_name_the_numbers():
-    choice = TextStatistics(10, 60, 8, 0, 300, 9, 9).kind()
+    choice = TextStatistics(10, 60, 8, 0, 300, 9, 9, 7, 40).kind()
     assert choice.reason == (
         "6.0 words in a text, only 8 different ones, and 0.0% of further words are new"
     )

@@ -29,7 +29,7 @@ def resolved(facts, **values):
 
 
 def test_sentences_have_the_settings_that_multi30k_was_measured_with():
-    chosen = resolved(TextFacts(29_000, "bpe", 30.0))
+    chosen = resolved(TextFacts(29_000, "bpe", 30.0, 30))
     assert (chosen.units, chosen.embedding_dim, chosen.attention_units) == (256, 256, 256)
     assert chosen.dropouts_after() == (0.2, 0.3, 0.4)
     assert (chosen.batch_size, chosen.epochs, chosen.every) == (96, 7, None)
@@ -39,7 +39,7 @@ def test_sentences_have_the_settings_that_multi30k_was_measured_with():
 @pytest.mark.parametrize("kind", ["characters", "symbols", "words", "bytes", "other"])
 @pytest.mark.parametrize("pairs", [1, 100, 8000, 100_000])
 def test_every_text_has_a_rule_that_chooses_all_settings(kind, pairs):
-    chosen = resolved(TextFacts(pairs, kind, 20.0))
+    chosen = resolved(TextFacts(pairs, kind, 20.0, 30))
     names = set(CHOSEN_OPTIONS) - OPEN
     assert [name for name in names if getattr(chosen, name) is None] == []
     assert chosen.best_by == ("exact" if kind in ("characters", "symbols") else "bleu")
@@ -71,14 +71,20 @@ def rule(monkeypatch):
     ],
 )
 def test_passes_give_the_updates_of_the_rule(rule, pairs, values, epochs, every):
-    chosen = resolved(TextFacts(pairs, "symbols", 20.0), **values)
+    chosen = resolved(TextFacts(pairs, "symbols", 20.0, 30), **values)
     assert (chosen.epochs, chosen.every) == (epochs, every)
     assert chosen.batch_size == values.get("batch_size", 10)
 
 
+@pytest.mark.parametrize(("longest", "length"), [(9, 20), (70, 140)])
+def test_short_texts_are_limited_to_twice_the_longest_one(longest, length):
+    assert resolved(TextFacts(9, "symbols", 8.0, longest)).max_length == length
+    assert resolved(TextFacts(9, "bpe", 8.0, longest)).max_length == 100
+
+
 def test_given_values_win_and_are_named():
     given = options(units=7, dropout=0.1, readout_dropout=0.6, updates=90, every=9)
-    choices = choose_training(given, TextFacts(9, "symbols", 8.0))
+    choices = choose_training(given, TextFacts(9, "symbols", 8.0, 30))
     reasons = {choice.option: choice.reason for choice in choices}
     assert [name for name, reason in reasons.items() if reason == "given"] == [
         "units", "dropout", "readout_dropout", "updates", "every",
@@ -89,16 +95,16 @@ def test_given_values_win_and_are_named():
 
 
 def test_a_model_to_start_with_keeps_its_architecture():
-    chosen = resolved(TextFacts(9, "symbols", 8.0), init="run")
+    chosen = resolved(TextFacts(9, "symbols", 8.0, 30), init="run")
     assert (chosen.units, chosen.dropout, chosen.readout_dropout) == (None, None, None)
     assert (chosen.best_by, chosen.batch_size) == ("exact", 96)
 
 
 def test_the_first_rule_that_applies_is_chosen():
-    few = resolved(TextFacts(19_999, "characters", 8.0))
-    many = resolved(TextFacts(20_000, "characters", 8.0))
+    few = resolved(TextFacts(19_999, "characters", 8.0, 30))
+    many = resolved(TextFacts(20_000, "characters", 8.0, 30))
     assert (few.units, many.units) == (128, 256)
-    assert RULES[-1].applies(TextFacts(1, "bpe", 2.0))
+    assert RULES[-1].applies(TextFacts(1, "bpe", 2.0, 30))
 
 
 @pytest.fixture

@@ -300,7 +300,7 @@ def test_options_out_of_range_are_refused(name, value, received):
 def test_a_model_from_a_tokenizer_has_the_architecture_of_train_for_sentences():
     tokenizer = Tokenizer.train(["two dogs"], ["zwei Hunde"], vocabulary_size=280)
     options = TrainingOptions("a.en", "a.de", validation_source="b.en", validation_target="b.de")
-    options = apply_choices(options, choose_training(options, TextFacts(9, "bpe", 2.0)))
+    options = apply_choices(options, choose_training(options, TextFacts(9, "bpe", 2.0, 5)))
     config = RNNSearch.from_tokenizer(tokenizer, dtype="float32", name="m").get_config()
     trained = new_model(options, tokenizer).get_config() | {"name": "m"}
     assert config == trained

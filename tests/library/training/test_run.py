@@ -38,6 +38,7 @@ EXPLICIT = {
     **{"dropout": 0.2, "annotation_dropout": 0.3, "label_smoothing": 0.1},
     **{"learning_rate": 4e-3, "patience": 0},
 }
+LENGTH = {"max_length": 20}
 TRAINING = {"learning_rate": 1e-3, "ema": 0.0, "label_smoothing": 0.1}
 TEXTS = {
     "source": "a.src",
@@ -663,25 +664,25 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
     tokenizer = Tokenizer.from_pieces(pieces)
     loss, score = _evaluators(
-        options(best_by="loss", batch_size=9), [([split], [split])], tokenizer
+        options(best_by="loss", batch_size=9, **LENGTH), [([split], [split])], tokenizer
     )
     assert score.references == [[text]]
     _, labels = loss.dataset[0]
     assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
     assert caplog.text == ""
     with pytest.raises(ValueError, match=r"`validation_target` must be split .* 100.0%"):
-        _evaluators(options(), [([split], ["Tor"])], tokenizer)
+        _evaluators(options(**LENGTH), [([split], ["Tor"])], tokenizer)
 
 
 def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
     tokenizer = Tokenizer.from_pieces(["Fuß@@", "ball"])
-    _evaluators(options(), [(["ein Tor ball"], ["Fuß@@ ball"])], tokenizer)
+    _evaluators(options(**LENGTH), [(["ein Tor ball"], ["Fuß@@ ball"])], tokenizer)
     assert "66.7 % of the pieces of `validation_source[0]` are unknown" in caplog.text
 
 
 def test_held_out_symbols_that_training_lacks_are_named(caplog):
     tokenizer = Tokenizer.train(["ab ab"], ["A B A B"], kind=("characters", "symbols"), joint=False)
-    _evaluators(options(), [(["ab", "\u00e9a\u00e9"], ["A ɕ͈ B", "C C D E F G"])], tokenizer)
+    _evaluators(options(**LENGTH), [(["ab", "\u00e9a\u00e9"], ["A ɕ͈ B", "C C D E F G"])], tokenizer)
     assert "1 different symbols of `validation_source[0]` are not among those" in caplog.text
     assert "at least twice: '\u00e9'." in caplog.text
     assert "at least twice: 'ɕ͈', 'C', 'D', 'E', 'F' and 1 more." in caplog.text

@@ -1,0 +1,110 @@
+"""Preparation of several runs that differ only in their seed; this needs no Keras.
+
+run/
+  seeds.json   the seeds of the runs
+  corpus/      the texts as written by `prepare`, unless a prepared corpus is given
+  seed-0/      the run of each seed; see `run`
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_bahdanau.data.choices import Choice
+from keras_bahdanau.data.options import TOKENIZER_OPTIONS
+from keras_bahdanau.run_folder import (
+    CORPUS_FOLDER,
+    LAST_FILE,
+    OPTIONS_FILE,
+    SEEDS_FILE,
+    member_folder,
+)
+from keras_bahdanau.training.options import TrainingOptions
+from keras_bahdanau.training.start import (
+    RunTexts,
+    check_corpora,
+    check_run_folder,
+    choose_options,
+    claim_run,
+    given_tokenizer,
+    log_choices,
+    prepare_texts,
+)
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.files import write_json
+from keras_bahdanau_runtime.text.scores import bleu_metric
+
+
+class Member(NamedTuple):
+    """One of several runs that differ only in their seed.
+
+    Args:
+        options: `TrainingOptions` of the run.
+        folder: Its folder.
+    """
+
+    options: TrainingOptions
+    folder: Path
+
+
+def prepare_seeds(
+    options: TrainingOptions,
+    output: Path,
+    seeds: int,
+    resume: bool,
+    on_choices: Callable[[list[Choice]], None] | None = None,
+) -> list[Member]:
+    """Check several runs, choose their open options, and prepare the corpus that they share.
+
+    Args:
+        options: `TrainingOptions` with the first seed.
+        output: Folder of the runs.
+        seeds: Number of runs.
+        resume: Whether to continue the runs in the folder.
+        on_choices: As for `start_run`.
+
+    Returns:
+        The runs. Each one can be started, or continued, with `start_run`.
+
+    Raises:
+        ValueError, OSError, MissingDependencyError: As `start_run`, or `seeds` is not positive, or
+            the runs have several devices.
+    """
+    check_range("seeds", seeds, int, 1)
+    if options.devices > 1:
+        raise argument_error(
+            "seeds", "be 1 with several `devices`; train one run at a time", received=str(seeds)
+        )
+    replace(options, seed=options.seed + seeds - 1)  # checks the last seed
+    bleu_metric(options.tokenize)
+    texts = RunTexts(options, output)
+    if resume and not (output / SEEDS_FILE).exists():
+        for name in (OPTIONS_FILE, LAST_FILE):
+            if (output / name).exists():
+                raise argument_error(
+                    "seeds",
+                    "be left out to continue a single run",
+                    received=f"{seeds} for {str(output)!r}, which has {name}",
+                )
+    check_run_folder(options, output, resume, texts)
+    tokenizer = given_tokenizer(options, output)
+    check_corpora(options, tokenizer, output)
+    _ = texts.held_out  # raises the errors of these files
+    chosen, choices = choose_options(texts, tokenizer)
+    (on_choices or log_choices)(choices)
+    with claim_run(output):
+        write_json(output / SEEDS_FILE, [seed + options.seed for seed in range(seeds)])
+        if not options.is_prepared:
+            prepare_texts(RunTexts(chosen, output), tokenizer)
+            # The corpus has the tokenizer.
+            defaults = {name: getattr(TrainingOptions, name) for name in TOKENIZER_OPTIONS}
+            corpus = output / CORPUS_FOLDER
+            chosen = replace(chosen, source=corpus, target=None, **defaults)
+    members = []
+    for seed in range(options.seed, options.seed + seeds):
+        folder = member_folder(output, seed)
+        log_dir = None if options.log_dir is None else options.log_dir / folder.name
+        members.append(Member(replace(chosen, seed=seed, log_dir=log_dir), folder))
+    return members
