@@ -96,8 +96,8 @@ def label(token: str) -> str:
     >>> [label(token) for token in (" a", "", "b", "\tN")]
     ['␣a', '·', 'b', '⇥N']
     """
-    spaces = {" ": "\N{OPEN BOX}", "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
-    return printable(token.translate(str.maketrans(spaces))) or "\N{MIDDLE DOT}"
+    spaces = str.maketrans(" \t", "\N{OPEN BOX}\N{RIGHTWARDS ARROW TO BAR}")
+    return printable(token.translate(spaces)) or "\N{MIDDLE DOT}"
 
 
 def arrange_and_save(
