@@ -198,7 +198,7 @@ def test_every_grpc_call_that_was_sent_before_the_end_is_answered(artifact):
 
 
 def test_pipelined_requests_are_answered_during_a_stop(artifact):
-    with site({"copy": artifact}) as service:
+    with site({"copy": artifact}, parallel_batches=2) as service:
         address = service.web.base_url.host, service.web.base_url.port
         with one_busy_thread(service), contextlib.ExitStack() as stack:
             unused, used, pipelined = (
