@@ -137,7 +137,7 @@ def train(training, files, run):
     began = time.perf_counter()
     with subprocess.Popen(
         [*map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process, run.with_name("train.log").open("w", encoding="utf-8") as log:  # fmt: skip
+    ) as process, run.with_name("train.log").open("w", 1, "utf-8") as log:  # fmt: skip
         for line in process.stderr:
             if first is None and _LOSS.search(line):
                 first = time.perf_counter() - began
