@@ -16,14 +16,17 @@ from rich.progress import (
 from keras_bahdanau.optimizers import update_count
 from keras_bahdanau_runtime.text.scores import MEASURES
 
+_LINE_SECONDS = 60.0  # between lines on a console that is not a terminal
+
 
 class ProgressDisplay(keras.callbacks.Callback):
     """Shows epoch, loss, tokens per second and the remaining time on a rich console.
 
     After each epoch it prints one line that also contains the results on held-out text. If the
-    console is not a terminal, there is no progress bar. The bar redirects standard output until
-    training ends. Keras calls no callback after an error or Ctrl-C, so use
-    `with display: model.fit(...)` to restore standard output in any case.
+    console is not a terminal, there is no progress bar, but a line after the first batch, and one
+    after each minute of a long epoch. The bar redirects standard output until training ends. Keras
+    calls no callback after an error or Ctrl-C, so use `with display: model.fit(...)` to restore
+    standard output in any case.
 
     Args:
         tokens_per_step: Mean number of target tokens in a batch.
@@ -52,6 +55,7 @@ class ProgressDisplay(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.progress.start()
+        self.line_time = float("-inf")
 
     def on_epoch_begin(self, epoch, logs=None):
         self.start_time = time.perf_counter()
@@ -66,6 +70,13 @@ class ProgressDisplay(keras.callbacks.Callback):
         rate = self.tokens_per_step * (batch + 1) / (time.perf_counter() - self.start_time)
         loss = float(logs["loss"])
         self.progress.update(self.task, completed=batch + 1, loss=loss, rate=rate)
+        now = time.perf_counter()
+        if not self.console.is_terminal and now - self.line_time >= _LINE_SECONDS:
+            name = self.progress.tasks[-1].description
+            self.console.print(
+                f"in {name}: batch {batch + 1:,} of {self.params['steps']:,}  loss {loss:.3f}"
+            )
+            self.line_time = now
 
     def on_epoch_end(self, epoch, logs=None):
         self.progress.remove_task(self.task)
@@ -81,6 +92,7 @@ class ProgressDisplay(keras.callbacks.Callback):
             f"update {update_count(self.model):,}  loss {logs['loss']:.3f}  "
             f"{held_out}{seconds:.0f} s"
         )
+        self.line_time = time.perf_counter()
 
     def on_train_end(self, logs=None):
         if self.progress.live.is_started:

@@ -13,7 +13,8 @@ from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_runtime.search_settings import RANGES
 
 SHORT_KINDS = ("characters", "symbols")  # pieces of short texts
-FEW_PAIRS = 20_000
+VERY_FEW_PAIRS, FEW_PAIRS = 2500, 20_000
+_SHORT = "target pieces are characters or symbols"
 _SHORTEST = 20  # of the limits of lengths that are chosen
 # Options of the model, which `init` determines.
 _MODEL_OPTIONS = ("units", "embedding_dim", "attention_units", "dropout")
@@ -61,10 +62,6 @@ class Rule(NamedTuple):
     length_factor: int | None = None
 
 
-def _widths(units: int) -> dict[str, int]:
-    return dict.fromkeys(("units", "embedding_dim", "attention_units"), units)
-
-
 _SENTENCES = {
     **{name: ARCHITECTURE[name] for name in ("units", "embedding_dim", "attention_units")},
     **dict(zip(_DROPOUTS, DROPOUTS, strict=True)),
@@ -80,26 +77,43 @@ _SENTENCES = {
 }
 _SHORT_TEXTS = {
     **{name: value for name, value in _SENTENCES.items() if name not in ("epochs", "max_length")},
+    "units": 192,
+    "embedding_dim": 128,
+    "attention_units": 128,
     "best_by": "exact",
 }
 
+
+def _dropouts(*rates: float) -> dict[str, float]:
+    return dict(zip(_DROPOUTS, rates, strict=True))
+
+
 RULES = (
     Rule(
+        "very few short texts",
+        f"{_SHORT}, and there are fewer than {VERY_FEW_PAIRS:,} pairs",
+        lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < VERY_FEW_PAIRS,
+        {**_SHORT_TEXTS, **_dropouts(0.4, 0.4, 0.5), "batch_size": 32},
+        updates=1000,
+        validation_updates=100,
+        length_factor=2,
+    ),
+    Rule(
         "few short texts",
-        f"target pieces are characters or symbols, and there are fewer than {FEW_PAIRS:,} pairs",
+        f"{_SHORT}, and there are fewer than {FEW_PAIRS:,} pairs",
         lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < FEW_PAIRS,
-        {**_SHORT_TEXTS, **_widths(128)},
-        updates=2100,
-        validation_updates=80,
+        {**_SHORT_TEXTS, **_dropouts(0.3, 0.3, 0.5)},
+        updates=1700,
+        validation_updates=160,
         length_factor=2,
     ),
     Rule(
         "many short texts",
-        f"target pieces are characters or symbols, and there are at least {FEW_PAIRS:,} pairs",
+        f"{_SHORT}, and there are at least {FEW_PAIRS:,} pairs",
         lambda facts: facts.target_kind in SHORT_KINDS,
-        _SHORT_TEXTS,
-        updates=2100,
-        validation_updates=80,
+        {**_SHORT_TEXTS, **_dropouts(0.2, 0.3, 0.5), "units": 256},
+        updates=4500,
+        validation_updates=160,
         length_factor=2,
     ),
     Rule("sentences", "all other texts", lambda facts: True, _SENTENCES),

@@ -90,7 +90,10 @@ def trained(files):
     assert finished.returncode == 0, finished.stderr
     text = " ".join(finished.stderr.split())
     line = rf"epoch \d/{EPOCHS} update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
-    assert re.fullmatch(rf"┏.*┘ ({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
+    first = rf"in epoch 1/{EPOCHS}: batch 1 of \d+ loss \S+ "
+    assert re.fullmatch(rf"┏.*┘ {first}({line}){{{EPOCHS}}}The best model is .*", text), (
+        finished.stderr
+    )
     return files / "run"
 
 

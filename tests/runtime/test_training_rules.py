@@ -97,13 +97,15 @@ def test_given_values_win_and_are_named():
 def test_a_model_to_start_with_keeps_its_architecture():
     chosen = resolved(TextFacts(9, "symbols", 8.0, 30), init="run")
     assert (chosen.units, chosen.dropout, chosen.readout_dropout) == (None, None, None)
-    assert (chosen.best_by, chosen.batch_size) == ("exact", 96)
+    assert (chosen.best_by, chosen.batch_size) == ("exact", 32)
 
 
 def test_the_first_rule_that_applies_is_chosen():
-    few = resolved(TextFacts(19_999, "characters", 8.0, 30))
-    many = resolved(TextFacts(20_000, "characters", 8.0, 30))
-    assert (few.units, many.units) == (128, 256)
+    chosen = [
+        resolved(TextFacts(pairs, "characters", 8.0, 30)) for pairs in (2499, 2500, 19_999, 20_000)
+    ]
+    assert [each.batch_size for each in chosen] == [32, 96, 96, 96]
+    assert [each.units for each in chosen] == [192, 192, 192, 256]
     assert RULES[-1].applies(TextFacts(1, "bpe", 2.0, 30))
 
 

@@ -108,8 +108,10 @@ def test_a_run_leaves_its_models_options_history_and_logs(finished):
     # 18 pairs are 6 batches of 3, so 3 updates of 2 batches. Two passes are 6 updates.
     assert [row["update"] for row in history(best.parent)] == ["2", "4", "6"]
     assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in epoch_logs)
-    assert output.startswith("epoch 1/3  update 2  ")
-    assert output.count("\n") == len(epoch_logs) == 3
+    first, *lines = output.splitlines()
+    assert re.fullmatch(r"in epoch 1/3: batch 1 of 4  loss \d\.\d{3}", first)
+    assert lines[0].startswith("epoch 1/3  update 2  ")
+    assert len(lines) == len(epoch_logs) == 3
     assert len(list(chosen.log_dir.iterdir())) == 1
     model = keras.saving.load_model(best)
     assert isinstance(model.translate(["say abc 1"])[0].text, str)
