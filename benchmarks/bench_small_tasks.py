@@ -175,7 +175,7 @@ def evaluate(run, path, flags):
     }
 
 
-def measure(training, data, output, test_set):
+def measure(training, data, output, test_set, is_busy=False):
     """Train and evaluate, unless it is done; return the row of the results."""
     folder = output / training.name
     path, document = folder / "measured.json", {}
@@ -191,6 +191,8 @@ def measure(training, data, output, test_set):
                 "flags": list(training.flags),
             }
             document = {**described, **train(training, files, folder / "run"), "errors": {}}
+            if is_busy:
+                document |= {"seconds": None, "first_progress": None}
             path.write_text(json.dumps(document))  # so a failed evaluation costs no training
         path_of_set = files[1 + (test_set == "test")]
         flags = format_flags(training.task)
@@ -214,11 +216,13 @@ def print_row(row, test_set):
     title = [row["task"], *row["flags"]]
     title += [] if row["seed"] is None else [f"seed {row['seed']}"]
     title += [] if row["seeds"] is None else [f"{row['seeds']} models"]
-    first = row["first_progress"]
+    seconds = [
+        "" if row[name] is None else f"{row[name]:.0f} s" for name in ("seconds", "first_progress")
+    ]
     print(
         f"| {' '.join(title)} | {row['pairs']:,} | {errors['word_errors']:.1f} "
-        f"({low:.1f} to {high:.1f}) | {errors['symbol_errors']:.2f} | {row['seconds']:.0f} s "
-        f"| {'none' if first is None else f'{first:.0f} s'} | {row['updates']:,} |",
+        f"({low:.1f} to {high:.1f}) | {errors['symbol_errors']:.2f} | {seconds[0]} | {seconds[1]} "
+        f"| {row['updates']:,} |",
         flush=True,
     )
 
@@ -251,6 +255,9 @@ def main():
     parser.add_argument("--pairs", type=int, nargs="+", default=[None], help="pairs to train on")
     parser.add_argument("--train-seed", type=int, nargs="+", default=[None], help="--seed of train")
     parser.add_argument("--seeds", type=int, help="--seeds of train: models of an ensemble")
+    parser.add_argument(
+        "--busy", action="store_true", help="record no seconds, as the machine has other work"
+    )
     options = parser.parse_args(arguments[:split])
     tasks = [task for name in options.tasks for task in GROUPS.get(name, [name])]
     folder, test_set = data_folder(options.data, tasks), "test" if options.test else "dev"
@@ -264,7 +271,7 @@ def main():
             for seed in options.train_seed:
                 training = Training(task, pairs, seed, options.seeds, flags)
                 try:
-                    row = measure(training, folder, options.output, test_set)
+                    row = measure(training, folder, options.output, test_set, options.busy)
                 except subprocess.CalledProcessError as error:
                     failed.append(f"{training.name}: {error.stderr.strip()}")
                     continue

@@ -11,7 +11,7 @@ between `<!-- small tasks: NAME -->` and `<!-- end of small tasks -->` on these 
   inflection        docs/gallery/inflection.md and benchmarks/README.md
   picture           docs/pictures/README.md, the command of the curve
 
-The rows are kept in benchmarks/small_tasks.json, which replaces the folder if none is named.
+The rows and the set are kept in benchmarks/small_tasks.json.
 """
 
 import argparse
@@ -83,9 +83,12 @@ class Figures:
         return sorted({row["seeds"] for row in self.rows} - {None})
 
 
-def minutes(rows):
-    """Return the median time of a training for people."""
-    seconds = statistics.median(row["seconds"] for row in rows)
+def duration(rows, name="seconds"):
+    """Return the median time for people, of the rows that have it."""
+    values = [row[name] for row in rows if row[name] is not None]
+    if not values:
+        return ""
+    seconds = statistics.median(values)
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
@@ -108,7 +111,7 @@ def summary_table(figures):
         pairs = statistics.median(each[0]["pairs"] for each in trainings)
         flat = [row for each in trainings for row in each]
         error = f"{statistics.mean(means):.1f} %{span}"
-        rows.append([title, languages, f"{pairs:,.0f}", error, f"{symbols:.1f} %", minutes(flat)])
+        rows.append([title, languages, f"{pairs:,.0f}", error, f"{symbols:.1f} %", duration(flat)])
     header = ["task", "measured on", "pairs", "outputs wrong", "symbols wrong", "training"]
     return table(header, rows)
 
@@ -130,7 +133,6 @@ def task_table(figures, tasks):
         else:
             low, high = trainings[0]["errors"][figures.test_set]["word_errors_interval"]
             error += f" ({low:.1f} to {high:.1f})"
-        first = [row["first_progress"] for row in trainings if row["first_progress"] is not None]
         rows.append(
             [
                 LANGUAGES[task.partition("-")[0]],
@@ -139,8 +141,8 @@ def task_table(figures, tasks):
                 *(f"{figures.mean(each):.1f}" if each else "" for each in joint),
                 f"{BASELINES[task]:.1f}",
                 f"{figures.mean(trainings, 'symbol_errors'):.2f}",
-                minutes(trainings),
-                f"{statistics.median(first):.0f} s" if first else "",
+                duration(trainings),
+                duration(trainings, "first_progress"),
             ]
         )
     return table(header, rows)
@@ -188,7 +190,8 @@ def blocks(figures, curve_set):
         "pronunciation": [*GROUPS["medium"], "eng_us", *GROUPS["low"]],
         "inflection": [*GROUPS["inflection-high"], *GROUPS["inflection-medium"]],
     }
-    texts = {"summary": summary_table(figures), "picture": ""}
+    note = f"Measured on {figures.test_set} sets.\n\n"
+    texts = {"summary": note + summary_table(figures), "picture": ""}
     if curve_set:
         texts["summary"] += (
             "\n![The share of wrong outputs falls with the number of pairs, one line for each "
@@ -196,7 +199,7 @@ def blocks(figures, curve_set):
             f"*Drawn by `benchmarks/draw_small_tasks.py`, on {curve_set} sets.*\n"
         )
         texts["picture"] = "`small-tasks.svg`: `python benchmarks/draw_small_tasks.py FOLDER`\n"
-    return texts | {name: task_table(figures, names) for name, names in tasks.items()}
+    return texts | {name: note + task_table(figures, names) for name, names in tasks.items()}
 
 
 def fill(page, texts):
@@ -212,20 +215,21 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, nargs="?", help="output of bench_small_tasks.py")
+    parser.add_argument("folder", type=Path, help="output of bench_small_tasks.py")
     parser.add_argument("--set", choices=["dev", "test"], default="test", help="default: test")
     parser.add_argument("--curve-set", choices=["dev", "test"], default="dev", help="default: dev")
     parser.add_argument("--print", action="store_true", help="print the tables, write nothing")
     arguments = parser.parse_args()
-    path = arguments.folder / "results.json" if arguments.folder else RESULTS
-    rows = [row for row in json.loads(path.read_text("utf-8")) if not row["flags"]]
+    rows = json.loads((arguments.folder / "results.json").read_text("utf-8"))
+    rows = [row for row in rows if not row["flags"]]
     figures, errors = Figures(rows, arguments.set), curves(Figures(rows, arguments.curve_set))
     texts = blocks(figures, arguments.curve_set if errors else None)
     if arguments.print:
         print("\n".join(texts.values()))
         return
     sys.path[:0] = [str(ROOT), str(ROOT / "export")]
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    kept = {"set": arguments.set, "rows": rows}
+    RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
     if errors:
         draw(errors, CURVE)
     for page in PAGES:

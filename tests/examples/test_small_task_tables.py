@@ -47,6 +47,12 @@ def test_a_row_has_the_mean_of_the_seeds_with_all_pairs():
     ]
 
 
+def test_seconds_that_were_not_recorded_are_left_out():
+    busy = row("bul", 8000, 20.0, seconds=None, first_progress=None)
+    [line] = draw_small_tasks.task_table(figures(busy), ["bul"]).splitlines()[2:]
+    assert line.endswith("| 18.3 | 2.00 |  |  |")
+
+
 def test_the_summary_has_only_groups_that_are_complete():
     errors = dict(zip(LOW, (10.0, 20.0, 30.0, 40.0, 50.0), strict=True))
     rows = [row(task, 800, wrong) for task, wrong in errors.items()]
@@ -82,8 +88,8 @@ def test_blocks_of_a_page_are_replaced(tmp_path, monkeypatch):
 def test_tables_of_the_documentation_are_those_of_the_kept_rows():
     if not draw_small_tasks.RESULTS.exists():
         pytest.skip("benchmarks/small_tasks.json is absent: the small tasks are not measured yet.")
-    rows = json.loads(draw_small_tasks.RESULTS.read_text("utf-8"))
-    tables = draw_small_tasks.blocks(draw_small_tasks.Figures(rows, "test"), None)
+    kept = json.loads(draw_small_tasks.RESULTS.read_text("utf-8"))
+    tables = draw_small_tasks.blocks(draw_small_tasks.Figures(kept["rows"], kept["set"]), None)
     text = "\n".join((ROOT / page).read_text("utf-8") for page in draw_small_tasks.PAGES)
     for name, table in tables.items():
         assert table in text, f"Run benchmarks/draw_small_tasks.py: {name} is not current."
