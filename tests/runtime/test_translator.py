@@ -444,7 +444,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         ({"vocabulary": {"source": 99}}, CorruptArtifactError, "at most 99 source tokens"),
         ({"vocabulary": {"source": 290, "target": 9}}, CorruptArtifactError, "9 target tokens"),
         ({"document": {"format": "other"}}, CorruptArtifactError, "'format'"),
-        ({"document": {**DOCUMENT, "version": 4}}, UnsupportedArtifactError, "expected version 1"),
+        ({"document": {**DOCUMENT, "version": 9}}, UnsupportedArtifactError, "expected version 1"),
         ({"document": {**DOCUMENT, "source": None}}, CorruptArtifactError, "JSON of a tokenizer"),
         ({"document": {**DOCUMENT, "target": {}}}, CorruptArtifactError, "JSON of a tokenizer"),
         (

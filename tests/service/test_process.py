@@ -345,8 +345,9 @@ def test_processes_share_a_port_and_are_replaced(artifact):
             # The request was at the killed process.
             with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
                 response = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
-                assert texts(response) == ["a man"]
-                responses += 1
+                if response.status_code != 503:  # the process that stops refuses it
+                    assert texts(response) == ["a man"]
+                    responses += 1
         for call in ("load", "unload"):  # would reach one worker only
             response = httpx.post(f"{url}/v2/repository/models/copy/{call}", timeout=30)
             assert response.status_code == 409 and "--watch" in response.json()["error"]
