@@ -102,7 +102,7 @@ RULES = (
         "few short texts",
         f"{_SHORT}, and there are fewer than {FEW_PAIRS:,} pairs",
         lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < FEW_PAIRS,
-        {**_SHORT_TEXTS, **_dropouts(0.3, 0.3, 0.5)},
+        {**_SHORT_TEXTS, **_dropouts(0.2, 0.3, 0.5)},
         updates=1700,
         validation_updates=160,
         length_factor=2,
