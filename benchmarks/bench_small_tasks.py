@@ -16,8 +16,8 @@ DIR, or the environment variable SMALL_TASKS_DATA, is a folder with two others:
   inflection/      turkish-train-high.tsv, turkish-dev.tsv and so on, from
                    https://github.com/sigmorphon/conll2018: lemma, tab, form, tab, tags
 
-OUTPUT has a folder and a JSON file for each training, and `results.json` with all rows. What is
-measured already is not measured again, so the command can be repeated after it was interrupted.
+OUTPUT has a folder and a JSON file for each training, and `results.json` with all rows. Finished
+trainings are not repeated, so an interrupted command can be run again.
 """
 
 import argparse

@@ -113,10 +113,8 @@ def choose_tokenizer(options: TokenizerOptions, statistics: PairStatistics) -> l
         "source_tokenizer": statistics.source,
         "target_tokenizer": statistics.target,
     }
-    for name, given, side in zip(
-        statistics_of_sides, options.sides, statistics_of_sides.values(), strict=True
-    ):
-        selection = side.kind() if given == AUTO else Selection(given, GIVEN)
+    for (name, side), tokenizer in zip(statistics_of_sides.items(), options.sides, strict=True):
+        selection = side.kind() if tokenizer == AUTO else Selection(tokenizer, GIVEN)
         choices.append(Choice(name, *selection, f"--{name.replace('_', '-')}"))
     source, target = (choice.value for choice in choices)
     kinds = [kind for kind in (source, target) if is_learned(kind)]

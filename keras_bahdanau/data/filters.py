@@ -8,8 +8,8 @@
 | `duplicate`             | an earlier pair has the same sides                                    |
 | `script=SOURCE:TARGET`  | most letters of a side are of another script, such as `latin:cyrillic` |
 
-Spaces at both ends of a side do not count. Of a source with several columns only the first one
-counts, except for `duplicate`.
+Spaces at both ends of a side do not count. If a source has several columns, only the first
+one counts, except for `duplicate`.
 """
 
 import functools

@@ -23,8 +23,8 @@ _ROW = 26  # height of a bar with its space, and of a row of symbols
 # Horizontal positions of the bars and of the first symbol of an output.
 _BARS, _BARS_END, _SYMBOLS = 250, 560, 110
 _LONGEST_LABEL = 14  # in widths of a letter
-# Colors have a contrast of at least 4.5 to the background behind them. Errors also have a frame, so
-# they can be told from other symbols without colors.
+# Colors have a contrast of at least 4.5 to the background behind them. Errors also have a frame,
+# which distinguishes them without colors.
 _STYLE = """
 svg { --ground: #ffffff; --text: #1b222c; --muted: #566170; --bar: #1261a0;
   --error: #a3271f; --error-ground: #fdf2f1; }
