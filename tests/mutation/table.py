@@ -113,7 +113,7 @@ MUTATIONS = (
     ),
     Mutation(
         "references-keep-the-marks-of-pieces",
-        "keras_bahdanau:_evaluators",
+        "keras_bahdanau:_translation_score",
         "[tokenizer.join_target(text) for text in targets]",
         "targets",
         "library/training/test_run.py",
@@ -840,8 +840,8 @@ MUTATIONS = (
     Mutation(
         "key-with-dots-is-always-a-path",
         "keras_bahdanau_runtime:JsonLines._text",
-        "[self._column] if self._column in record else self._column.split('.')",
-        "self._column.split('.')",
+        "[column] if column in record else column.split('.')",
+        "column.split('.')",
         "runtime/test_bulk.py",
     ),
     Mutation(
@@ -958,7 +958,7 @@ MUTATIONS = (
     ),
     Mutation(
         "distilled-texts-are-read-in-the-encoding-of-the-sources",
-        "keras_bahdanau:prepare_texts",
+        "keras_bahdanau:RunTexts.text_format",
         "text_format = replace(text_format, encoding=UTF_8)",
         "pass",
         "commands/test_distill.py",
@@ -1099,7 +1099,7 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting-connections-are-reset-at-the-end",
-        "keras_bahdanau_runtime:Server.shutdown",
+        "keras_bahdanau_runtime:close",
         "waiting.append(listener.accept()[0])",
         "listener.accept()[0].close()",
         "service/test_process.py",
@@ -1462,11 +1462,39 @@ MUTATIONS = (
         "commands/test_ctrl_c.py",
     ),
     Mutation(
-        "kinds-of-pieces-are-files",
-        "keras_bahdanau:prepare",
-        "None if tokenizer in KINDS else Tokenizer.load(tokenizer)",
-        "Tokenizer.load(tokenizer)",
-        "runtime/test_prepare.py",
+        "new-clients-are-reset-when-the-last-process-closes-the-socket",
+        "keras_bahdanau_runtime:close",
+        "_discard_first_segments(listener)",
+        "pass",
+        "service/test_listeners.py",
+    ),
+    Mutation(
+        "texts-of-one-word-are-symbols",
+        "keras_bahdanau:TextStatistics.kind",
+        "words >= MIN_SYMBOLS",
+        "True",
+        "runtime/test_text_statistics.py",
+    ),
+    Mutation(
+        "last-rule-that-applies-is-chosen",
+        "keras_bahdanau:choose_training",
+        "(rule for rule in RULES if rule.applies(facts))",
+        "(rule for rule in reversed(RULES) if rule.applies(facts))",
+        "runtime/test_training_rules.py",
+    ),
+    Mutation(
+        "tags-are-split-like-words",
+        "keras_bahdanau_runtime:SymbolEncoder.split",
+        "[self._ids.get(symbol, UNK) for symbol in symbols]",
+        "[]",
+        "runtime/test_tokenizer.py",
+    ),
+    Mutation(
+        "seeds-of-several-runs-are-equal",
+        "keras_bahdanau:prepare_seeds",
+        "options.seed + number",
+        "options.seed",
+        "library/training/test_seeds.py",
     ),
     Mutation(
         "links-of-a-hub-cache-may-leave-it",
