@@ -106,6 +106,16 @@ class TokenizerOptions:
         """Whether the pieces of a side are learned."""
         return any(map(is_learned, self.sides))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the texts must be read to choose an option."""
+        needs_size = not {"bpe", "words"}.isdisjoint(self.sides)
+        return (
+            AUTO in self.sides
+            or None in (self.joint, self.normalization)
+            or (needs_size and self.vocabulary_size is None)
+        )
+
     def load_sides(self) -> tuple[Tokenizer | None, Tokenizer | None]:
         """Load the tokenizer of each side; `None` for a side whose pieces are learned.
 

@@ -116,7 +116,7 @@ def prepare(
             tokens of `tokenizer`; `None` for none.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
         on_choices: Called with the `Choice` of each option of a tokenizer to learn, before the
-            corpus is written.
+            corpus is written, unless all of them are given.
         text_format: `TextFormat` of the files: columns, encoding, and what to do with bad lines.
         **options: Other fields of `PrepareOptions`.
 
@@ -155,15 +155,13 @@ def prepare(
         )
     if None not in sides:
         _check_defaults(checked, ("sample",) if loaded is None else _TOKENIZER_OPTIONS)
-    if None in sides:
+    if None in sides and checked.is_open:
         statistics = PairStatistics.read(sources, targets, text_format, checked.filter)
         choices = choose_tokenizer(checked, statistics)
         if on_choices is not None:
             on_choices(choices)
         checked = apply_choices(checked, choices)
-        learned = _learned(checked)
-    else:
-        learned = dict.fromkeys(_LEARNED)
+    learned = _learned(checked) if None in sides else dict.fromkeys(_LEARNED)
     normalizations = {
         learned["normalization"] if side is None else side.normalization for side in sides
     }

@@ -44,7 +44,7 @@ FORMER_NAMES = {
 }
 
 
-# Options of the architecture that neither the pairs choose nor `init` determines.
+# Defaults of a model without `init`. The pairs choose the widths.
 _MODEL_DEFAULTS = {"model": "rnnsearch", **ARCHITECTURE}
 _CHOSEN = "chosen from the pairs"
 

@@ -140,8 +140,7 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts
     if output.exists() and not output.is_dir():
         raise argument_error("output", "be a folder", received=f"{str(output)!r}, a file")
     if not resume:
-        if options.embedding_dim is not None:
-            _check_word_vectors(options)
+        _check_word_vectors(options)
         # A run that failed at the start, for example by its learning rate, leaves only its texts.
         leftovers = {CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER}
         if output.exists() and not leftovers >= {*os.listdir(output)}:

@@ -122,6 +122,7 @@ def test_a_run_has_the_options_that_are_explained_and_is_resumed_with_them(tmp_p
     with start_run(given, tmp_path / "run", False, 0, reported.append) as texts:
         chosen = texts.options
     assert reported == [explain_run(given)]
+    assert given.is_open and not chosen.is_open  # `prepare` does not read the texts again
     assert chosen.sides == ("characters", "symbols")
     assert (chosen.units, chosen.embedding_dim, chosen.best_by) == (5, 128, "exact")
     # The options that the run has recorded win over other choices of a later version.
