@@ -90,11 +90,15 @@ class Choice(NamedTuple):
 
 def choice_of(options: Any, name: str, selection: Selection) -> Choice:
     """Return the choice of an option: its value if it has one, else that of the selection."""
-    [field] = [field for field in fields(options) if field.name == name]
     value = getattr(options, name)
     if value is not None:
         selection = Selection(value, GIVEN)
-    return Choice(name, *selection, flag_names(field)[-1])
+    return Choice(name, *selection, _flag(options, name))
+
+
+def _flag(options: Any, name: str) -> str:
+    [field] = [field for field in fields(options) if field.name == name]
+    return flag_names(field)[-1]
 
 
 def choose_tokenizer(options: TokenizerOptions, statistics: PairStatistics) -> list[Choice]:
@@ -115,7 +119,7 @@ def choose_tokenizer(options: TokenizerOptions, statistics: PairStatistics) -> l
     }
     for (name, side), tokenizer in zip(statistics_of_sides.items(), options.sides, strict=True):
         selection = side.kind() if tokenizer == AUTO else Selection(tokenizer, GIVEN)
-        choices.append(Choice(name, *selection, f"--{name.replace('_', '-')}"))
+        choices.append(Choice(name, *selection, _flag(options, name)))
     source, target = (choice.value for choice in choices)
     kinds = [kind for kind in (source, target) if is_learned(kind)]
     if {"bpe", "words"} & set(kinds):

@@ -151,7 +151,7 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
     elif rule.updates is not None:
         choices += _duration(options, facts, rule, pairs_of_batch * options.accumulate)
     return choices + [
-        Choice(name, getattr(options, name), GIVEN, f"--{name.replace('_', '-')}")
+        choice_of(options, name, Selection("", GIVEN))
         for name in ("batch_tokens", "updates", "every")
         if getattr(options, name) is not None
     ]
