@@ -16,6 +16,7 @@ from keras_bahdanau.layers.attention import (
 from keras_bahdanau.layers.bridge import Bridge, StateBridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
+from keras_bahdanau.layers.copying import PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
@@ -40,6 +41,7 @@ __all__ = [
     "Memory",
     "MonotonicAttention",
     "MultiSourceAttention",
+    "PointerGenerator",
     "ResidualCell",
     "ScheduledSampling",
     "ScoredAttention",

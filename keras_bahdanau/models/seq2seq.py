@@ -14,6 +14,7 @@ from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
+from keras_bahdanau.layers.copying import Copied, PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.dtype_policies import check_policy, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
@@ -72,6 +73,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
         kernel_initializer: Initializer of embeddings and output layer. `None` for normal embeddings
             of variance `1 / M`, which have a norm of about 1, and Keras's default for the output
             layer.
+        copy: Whether the decoder can also copy source tokens: False, a `PointerGenerator`, or True
+            for one with a vocabulary that both sides share.
         tokenizer: The `Tokenizer` for `translate`; `None` for a model of ids. It can also be
             attached later: `model.tokenizer = tokenizer`. It is part of the `.keras` file but not
             of the config.
@@ -107,7 +110,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
     (1, 2, 30)
     """
 
-    _config_layers = ("encoder", "decoder", "bridge", "scheduled_sampling")
+    _config_layers = ("encoder", "decoder", "bridge", "scheduled_sampling", "copy")
 
     def __init__(
         self,
@@ -122,6 +125,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         join_embeddings: bool = False,
         scheduled_sampling=None,
         guided_alignment: float = 1.0,
+        copy: bool | PointerGenerator = False,
         kernel_initializer=None,
         tokenizer=None,
         read_source_end: bool = True,
@@ -186,10 +190,27 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.embedding_dropout, self.annotation_dropout, self.readout_dropout = (
             keras.layers.Dropout(rate, dtype=self.dtype_policy) for rate in self.dropout
         )
+        self.copy = PointerGenerator(dtype=self.dtype_policy, name="copy") if copy is True else copy
+        self._check_copy()
         self.tokenizer = tokenizer
         self._compiled_searches = {}
         self.candidate_seeds = keras.random.SeedGenerator()
         self.training_dtype_policy = "float32"
+
+    def _check_copy(self):
+        """Raise a `ValueError` if the arguments do not allow `copy`."""
+        if self.copy is False or self.copy is None:
+            self.copy = None
+            return
+        if not isinstance(self.copy, PointerGenerator):
+            raise argument_error("copy", "be a bool or a PointerGenerator", self.copy)
+        self.copy.check_sizes(self.source_vocabulary_size, self.target_vocabulary_size)
+        for name, is_wrong, reason in (
+            ("decoder", isinstance(self.decoder.attention, FixedContext), "an attention"),
+            ("scheduled_sampling", self.scheduled_sampling is not None, "no scheduled sampling"),
+        ):
+            if is_wrong:
+                raise argument_error(name, f"have {reason} with `copy`", getattr(self, name))
 
     def _initializer(self, default):
         initializer = default if self.kernel_initializer is None else self.kernel_initializer
@@ -221,6 +242,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 "Argument `tie_embeddings` needs a decoder output as wide as `embedding_dim`, "
                 f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
             )
+        if self.copy is not None:
+            build_sublayer(self.copy, (None, None, self.target_vocabulary_size), outputs)
         self.built = True
 
     def fit(self, *args, **kwargs):
@@ -339,7 +362,10 @@ class Seq2Seq(GenerationMixin, keras.Model):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         needs_correct = any(m.needs_correct for m in self._projection_metrics(y, y_pred))
         kernel, bias = self.output_weights()
-        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, needs_correct)
+        features, copied = y_pred if self.copy is not None else (y_pred, None)
+        projection = Projection(
+            features, kernel, bias, self.candidate_seeds, training, needs_correct, copied
+        )
         loss = super().compute_loss(x, y, projection, sample_weight, training)
         super().compute_metrics(x, y, projection, sample_weight)
         return loss
@@ -355,6 +381,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
 
     def _projection_metrics(self, y, y_pred):
         """Build the metrics of `compile`, check that they can read a `Projection`, return them."""
+        if self.copy is not None:
+            y_pred, _ = y_pred
         for group in self._metric_groups():
             if not group.built:
                 group.build(y, y_pred)
@@ -385,17 +413,29 @@ class Seq2Seq(GenerationMixin, keras.Model):
             initial_state=cell_state,
             inputs_mask=ops.not_equal(target, PAD),
             feedback=feedback,
-            return_attention_scores=is_guided,
+            return_attention_scores=is_guided or self.copy is not None,
             training=training,
         )
-        if is_guided:
+        weights = None
+        if is_guided or self.copy is not None:
             outputs, weights = outputs
+        if is_guided:
             loss = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
             # The decoder clears its losses at every call. The losses of the model itself would stay
             # on JAX, where Keras identifies them by the `id` of tensors that no longer exist.
             self.decoder.add_loss(first_replica_loss(self.guided_alignment * loss))
         outputs = self.readout_dropout(outputs, training=training)
-        return outputs if self._returns_features else self._logits(outputs)
+        copies = None if self.copy is None else self.copy.copies(inputs["source"])
+        if not self._returns_features:
+            return self._copied(self._logits(outputs), outputs, weights, copies)
+        if copies is None:
+            return outputs
+        mass = self.copy.copied_mass(weights, copies)
+        return outputs, Copied(self.copy.gate(outputs), mass, copies.ids)
+
+    def _copied(self, logits, outputs, weights, copies):
+        """Return the logits with copied tokens, or unchanged if the model does not copy."""
+        return logits if copies is None else self.copy.mix(logits, outputs, weights, copies)
 
     def _own_tokens(self, is_own, uniform):
         """Return the decoder's `feedback`, which replaces true tokens by those of the model."""
@@ -440,14 +480,29 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """Return the encoded source and the initial state; see `GenerationMixin.start`."""
         annotations, mask, cell_state = self.encode(source, right_padded=True)
         memory = self.decoder.memory(annotations, mask)
-        return memory, self.decoder.initial_state(memory, cell_state), mask
+        state = self.decoder.initial_state(memory, cell_state)
+        if self.copy is not None:
+            memory = memory, self.copy.copies(source)
+        return memory, state, mask
 
     def step(self, tokens, state, memory, candidates=None):
         """Return logits, state and weights of one step; see `GenerationMixin.step`."""
+        memory, copies = (memory, None) if self.copy is None else memory
         outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
         if candidates is None:
-            return self._logits(outputs), state, weights
-        return self._candidate_logits(candidates, outputs), state, weights
+            logits = self._logits(outputs)
+        else:
+            logits = self._candidate_logits(candidates, outputs)
+            if copies is not None:
+                copies = copies.among(candidates)
+        if copies is not None:
+            batch = ops.shape(copies.ids)[0]
+            groups = [
+                ops.reshape(rows, (batch, -1, *ops.shape(rows)[1:]))
+                for rows in (logits, outputs, weights)
+            ]
+            logits = ops.reshape(self.copy.mix(*groups, copies), ops.shape(logits))
+        return logits, state, weights
 
     def _logits(self, outputs):
         if self.output_layer is None:
@@ -527,6 +582,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
 
     @classmethod
     def from_config(cls, config):
+        config = {"copy": None, **config}  # files of earlier versions have no such key
         arguments = deserialized(config, *cls._config_layers)
         settings = pop_settings(arguments)
         model = cls(**arguments)

@@ -28,7 +28,7 @@ from layer_checks import (
 )
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
-from keras_bahdanau.layers import AttentionPooling, ClosedLoop
+from keras_bahdanau.layers import AttentionPooling, ClosedLoop, PointerGenerator
 
 
 class Case(NamedTuple):
@@ -147,6 +147,35 @@ def pooling_case(rng):
     return Case(pooling, [values], arguments, expected, {0: mask})
 
 
+class MixedLogProbs(keras.layers.Layer):
+    """The log-probabilities that a `PointerGenerator` gives, which its logits determine."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.built = True
+
+    def call(self, logits, features, weights, source):
+        return keras.ops.log_softmax(self.layer(logits, features, weights, source))
+
+
+def copying_case(rng):
+    # Sources with a repeated id, two ids for one target id, ids without one, specials and padding.
+    source = np.array([[5, 7, 5, 6, 3], [4, 8, 1, 0, 0]], "int32")
+    target_ids = np.array([0, 0, 0, 0, 6, 5, 4, 5, 0])
+    layer = PointerGenerator(target_ids)
+    arrays = [array(rng, 2, 3, 7), array(rng, 2, 3, 4)]
+    weights = rng.dirichlet(np.ones(5), (2, 3)).astype("float32") * (source != 0)[:, None]
+    layer.build(arrays[0].shape, arrays[1].shape)
+    randomize(layer, rng)
+
+    def expected(arrays, gate):
+        rows = zip(*arrays, target_ids[source], strict=True)
+        return (np.array([reference.pointer_generator(*row, *gate) for row in rows]),)
+
+    return Case(MixedLogProbs(layer), [*arrays, weights], {"source": source}, expected, {})
+
+
 CASES = {
     **{f"attention-{name}": partial(attention_case, name) for name in mechanisms.MECHANISMS},
     **{
@@ -166,6 +195,7 @@ CASES = {
     **{f"encoder-{name}": partial(encoder_case, name) for name in encoders.FORMS},
     **{f"readout-{name}": partial(readout_case, name) for name in ("maxout", "tanh")},
     "pooling": pooling_case,
+    "copying": copying_case,
 }
 
 

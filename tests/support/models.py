@@ -15,7 +15,8 @@ from keras_bahdanau import (
     RNNSearch,
     Seq2Seq,
 )
-from keras_bahdanau_runtime.ids import BOS
+from keras_bahdanau.layers import PointerGenerator
+from keras_bahdanau_runtime.ids import BOS, PAD
 
 SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units": 6}
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
@@ -65,11 +66,17 @@ def plain_gru():
     )
 
 
+def copying():
+    ids = [PAD] * 4 + [4 + token % 8 for token in range(SOURCE_VOCABULARY - 4)]  # two share an id
+    return RNNSearch(*VOCABULARIES, **SIZES, initializer=None, copy=PointerGenerator(ids))
+
+
 MODELS = {
     "rnnsearch": functools.partial(RNNSearch, *VOCABULARIES, **SIZES, initializer=None),
     "rnnencdec": functools.partial(RNNEncoderDecoder, *VOCABULARIES, **SIZES, initializer=None),
     "stacked_lstm": stacked_lstm,
     "plain_gru": plain_gru,
+    "copying": copying,
 }
 
 

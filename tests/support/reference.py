@@ -505,6 +505,19 @@ def rnn_search(source, target, p, fixed, readout_state):
     return np.array(logits)
 
 
+def pointer_generator(logits, features, weights, ids, kernel, bias):
+    """Log-probabilities of a mixture of the vocabulary `(V,)` and copied ids, for each step.
+
+    `ids` are the target ids of the source tokens, 0 where nothing can be copied.
+    """
+    gate = sigmoid(features @ kernel + bias)  # (Ty, 1)
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities = gate * exponentials / exponentials.sum(axis=-1, keepdims=True)
+    for j in np.flatnonzero(ids):
+        probabilities[:, ids[j]] += (1.0 - gate[:, 0]) * weights[:, j]
+    return np.log(probabilities / probabilities.sum(axis=-1, keepdims=True))
+
+
 def token_losses(labels, logits, smoothing):
     """`-(1 - s) log p(y_i) - s / V sum_v log p(v)`, zero where the label is padding."""
     logits = np.asarray(logits, "float64")

@@ -18,7 +18,7 @@ from keras_bahdanau import (
     TokenAccuracy,
     TokenCrossentropy,
 )
-from keras_bahdanau.layers import ScheduledSampling
+from keras_bahdanau.layers import PointerGenerator, ScheduledSampling
 from keras_bahdanau.losses.projection import sample_candidates
 from keras_bahdanau_runtime.ids import PAD
 
@@ -30,6 +30,7 @@ MODELS = {
     "tied": {"tie_embeddings": True},
     "dropout": {"dropout": 0.3},
     "scheduled": {"scheduled_sampling": {"schedule": "constant", "k": 0.5, "seed": 3}},
+    "copying": {"copy": True},
 }
 MODELS["all"] = MODELS["tied"] | MODELS["dropout"] | MODELS["scheduled"]
 
@@ -37,6 +38,8 @@ MODELS["all"] = MODELS["tied"] | MODELS["dropout"] | MODELS["scheduled"]
 def model_with(loss, metrics=True, jit_compile="auto", scheduled_sampling=None, **options):
     """Return a model whose training step subtracts exactly the gradient from its weights."""
     keras.utils.set_random_seed(0)
+    if options.get("copy"):
+        options["copy"] = PointerGenerator([0, 0, 0, 0, *range(4, VOCABULARY), 4])
     if scheduled_sampling is not None:
         options["scheduled_sampling"] = ScheduledSampling(**scheduled_sampling)
     # The losses only see the decoder's output, so the encoder is one that compiles quickly.
