@@ -81,6 +81,12 @@ class Ensemble(GenerationMixin, keras.Model):
         memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
         return memories, states, masks[0]
 
+    def copied_ids(self, source):
+        """Return the target ids that can be copied; see `GenerationMixin.copied_ids`."""
+        ids = [model.copied_ids(source) for model in self.models]
+        ids = [each for each in ids if each is not None]
+        return ops.concatenate(ids, axis=1) if ids else None
+
     def step(self, tokens, state, memory, candidates=None):
         """Run one step of every model and average them; see `GenerationMixin.step`."""
         logits, states, weights = zip(

@@ -129,6 +129,10 @@ class GenerationMixin:
         """
         raise NotImplementedError
 
+    def copied_ids(self, source):
+        """Return the target ids `(B, n)` that can be copied, or `None` if the model copies none."""
+        return None
+
     def search(self, source, search, max_length, shortlist=None, completions=None, **inputs):
         """Run encoder, search and decoder steps as one function of tensors.
 
@@ -162,7 +166,7 @@ class GenerationMixin:
                 if ids is not None
             ]
             forced = ops.concatenate(forced, axis=1) if forced else None
-            candidates = shortlist.candidates(source, forced, excluded)
+            candidates = shortlist.candidates(source, forced, excluded, self.copied_ids(source))
             # The index of each id among the candidates; `PAD` for ids that are none.
             indices = ops.scatter(
                 ops.expand_dims(candidates, 1),

@@ -52,7 +52,8 @@ class RNNSearch(Seq2Seq):
             the state between the two cells instead of the paper's s_{i-1}.
         layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
         **kwargs: `read_source_end`, `source_embedding_dim`, `scheduled_sampling`,
-            `guided_alignment`, `copy` and `tokenizer` of `Seq2Seq`, and the arguments of `keras.Model`.
+            `guided_alignment`, `copy` and `tokenizer` of `Seq2Seq`, and the arguments of
+            `keras.Model`.
 
     Raises:
         ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or

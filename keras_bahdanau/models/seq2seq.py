@@ -485,6 +485,10 @@ class Seq2Seq(GenerationMixin, keras.Model):
             memory = memory, self.copy.copies(source)
         return memory, state, mask
 
+    def copied_ids(self, source):
+        """Return the target ids `(B, Tx)` that can be copied; see `GenerationMixin.copied_ids`."""
+        return None if self.copy is None else self.copy.copies(source).ids
+
     def step(self, tokens, state, memory, candidates=None):
         """Return logits, state and weights of one step; see `GenerationMixin.step`."""
         memory, copies = (memory, None) if self.copy is None else memory

@@ -99,7 +99,7 @@ class Shortlist:
         """Number of target ids `V`."""
         return len(self.counts)
 
-    def candidates(self, source, prefix=None, excluded=()):
+    def candidates(self, source, prefix=None, excluded=(), copied=None):
         """Return the candidate ids of a batch.
 
         Args:
@@ -108,6 +108,8 @@ class Shortlist:
                 with the special ids there may be at most `size`.
             excluded: Ids that are not candidates, unless they are in `prefix` or there are too few
                 other ids.
+            copied: `(B, Tx)` int32 tensor of ids that can be copied, which are candidates if there
+                is room for all of them; or `None`.
 
         Returns:
             `(size,)` int32 tensor in ascending order, with the special ids first.
@@ -125,7 +127,15 @@ class Shortlist:
         expected = ops.scatter(  # sums the shares of repeated ids
             ops.reshape(ids, (-1, 1)), ops.reshape(shares, (-1,)), (self.target_vocabulary_size,)
         )
-        _, ids = ops.top_k(ops.convert_to_tensor(ranks) + expected, self.size)
+        ranks = ops.convert_to_tensor(ranks) + expected
+        if copied is not None:
+            is_copied = ops.scatter_update(
+                ops.zeros((self.target_vocabulary_size,), dtype="float32"),
+                ops.reshape(copied, (-1, 1)),
+                ops.ones_like(ops.reshape(copied, (-1,)), dtype="float32"),
+            )
+            ranks = ranks + 0.5 * _ALWAYS * is_copied
+        _, ids = ops.top_k(ranks, self.size)
         return ops.sort(ops.cast(ids, "int32"))
 
     def save(self, path):

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import numpy
 
 from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch
+from keras_bahdanau.layers import PointerGenerator
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_runtime.ids import EOS, PAD
 
@@ -13,9 +15,9 @@ SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]], "int32")
 SIZES = dict(units=8, embedding_dim=6, attention_units=7, maxout_units=6, initializer=None)
 
 
-def make(target_size, tie, seed=0):
+def make(target_size, tie, seed=0, copy=False):
     """Return a model with random weights, large enough that outputs differ clearly."""
-    model = RNNSearch(S, target_size, **SIZES, tie_embeddings=tie)
+    model = RNNSearch(S, target_size, **SIZES, tie_embeddings=tie, copy=copy)
     model.build()
     for weight in model.weights:
         weight.assign(np.random.default_rng(seed).normal(size=weight.shape))
@@ -149,8 +151,38 @@ def test_prefixes_without_room_in_the_shortlist_are_refused(shortlist):
         model.generate(source, search, 6, shortlist=resized(shortlist, V))
 
 
+def test_copied_ids_are_candidates_and_get_the_attention_of_the_source(shortlist):
+    # Source ids 5 to 7 copy ids that are not in the shortlist, 6 and 7 the same one.
+    copy = PointerGenerator([0] * 5 + [38, 37, 37] + [0] * (S - 8))
+    model, plain = make(V, False, copy=copy), make(V, False)
+    for weight, copied in zip(plain.weights, model.weights[: len(plain.weights)], strict=True):
+        weight.assign(copied)
+    model.copy.gate_layer.kernel.assign(np.zeros((SIZES["maxout_units"], 1)))  # g = 1/2
+    model.copy.gate_layer.bias.assign([0.0])
+    source = ops.convert_to_tensor(SOURCE)
+    chosen = candidates(shortlist, SOURCE, copied=model.copied_ids(source))
+    assert {37, 38} < set(chosen) and not {37, 38} & set(candidates(shortlist, SOURCE))
+    tokens, ids = (ops.convert_to_tensor(np.array(each, "int32")) for each in ([2, 2], chosen))
+    memory, state, _ = plain.start(source)
+    logits, _, weights = map(numpy, plain.step(tokens, state, memory, ids))
+    memory, state, _ = model.start(source)
+    result = numpy(model.step(tokens, state, memory, ids)[0])
+    softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    mass = np.zeros_like(softmax)
+    mass[0, chosen.index(38)], mass[0, chosen.index(37)] = weights[0, 0], weights[0, 1:3].sum()
+    expected = softmax + mass  # the second source has nothing to copy
+    np.testing.assert_allclose(
+        np.exp(result) / np.exp(result).sum(axis=1, keepdims=True),
+        expected / expected.sum(axis=1, keepdims=True),
+        atol=1e-6,
+    )
+    generation = model.generate(SOURCE, BeamSearch(3), 6, shortlist=shortlist)
+    assert set(np.unique(generation.tokens)) <= set(chosen)
+
+
 def test_a_shortlist_of_all_ids_changes_nothing():
-    model = Ensemble([make(V, True, 0), make(V, True, 1)])
+    copy = PointerGenerator([0] * 4 + [4 + token for token in range(S - 4)])
+    model = Ensemble([make(V, True, 0), make(V, True, 1, copy)])
     complete = Shortlist(np.full((S, 1), 5), np.ones((S, 1)), np.ones(V), V)
     result, expected = (
         model.generate(SOURCE, BeamSearch(3), 6, shortlist=each) for each in (complete, None)
