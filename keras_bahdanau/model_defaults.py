@@ -10,5 +10,6 @@ ARCHITECTURE = {
     "encoder_dropout": 0.0,
     "conditional": True,
     "layer_normalization": False,
+    "copy": False,
 }
 DROPOUTS = (0.2, 0.3, 0.4)  # of embeddings, of annotations and before the output layer

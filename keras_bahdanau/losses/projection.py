@@ -331,8 +331,8 @@ def _chunk(features, kernel, bias, labels, copied, needs_correct):
 
 def _split_chunks(tensor, chunks, size):
     """Return `(N, ...)` as `(chunks, size, ...)`, padded with zeros."""
-    rest = tuple(tensor.shape[1:])
-    padding = ops.zeros((chunks * size - ops.shape(tensor)[0], *rest), dtype=tensor.dtype)
+    count, *rest = ops.shape(tensor)
+    padding = ops.zeros((chunks * size - count, *rest), dtype=tensor.dtype)
     return ops.reshape(ops.concatenate([tensor, padding], axis=0), (chunks, size, *rest))
 
 

@@ -9,6 +9,7 @@ from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell
+from keras_bahdanau.layers.copying import PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
@@ -172,6 +173,7 @@ class RNNSearch(Seq2Seq):
             tokenizer: A `Tokenizer`. It determines the sizes of the vocabularies, and `translate`
                 uses it.
             **arguments: Other arguments of the class. `maxout_units` is `embedding_dim` by default.
+                With `copy=True` a source piece is copied as the same target piece.
 
         Raises:
             ValueError: If `tokenizer` is not a `Tokenizer`, and for the errors of the class.
@@ -196,6 +198,10 @@ class RNNSearch(Seq2Seq):
             **arguments,
         }
         arguments.setdefault("maxout_units", arguments["embedding_dim"])
+        if arguments["copy"] is True:
+            arguments["copy"] = PointerGenerator(
+                tokenizer.copied_ids(), dtype=arguments.get("dtype"), name="copy"
+            )
         return cls(tokenizer=tokenizer, **arguments)
 
     @staticmethod

@@ -106,6 +106,7 @@ class InitialModel:
     def check_architecture(self, options: TrainingOptions) -> None:
         """Raise a `ValueError` that lists the options that contradict this model."""
         values = {"model": _option_of_class(self.class_name), **self.config}
+        values["copy"] = self.config.get("copy") is not None
         contradictions = []
         for option in fields(options):
             name, value = option.name, getattr(options, option.name)

@@ -185,6 +185,11 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     layer_normalization: bool | None = _model_option(
         "layer_normalization", "Normalize the layers of the decoder's cells.", panel="Model"
     )
+    copy: bool | None = _model_option(
+        "copy",
+        "The decoder can also copy source tokens, such as letters, digits and names.",
+        panel="Model",
+    )
     dropout: float | None = option(
         None,
         "Dropout rate of embeddings, of annotations and before the output layer. If absent: three "

@@ -538,6 +538,24 @@ class Tokenizer:
             [*ids[:-1], *symbols, EOS] for ids, (_, symbols) in zip(encoded, columns, strict=True)
         ]
 
+    def copied_ids(self) -> list[int]:
+        r"""Return the target id with the same piece as each source id, `PAD` where there is none.
+
+        Special pieces, and the symbols of a source with columns, have none.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.from_pieces(["Rex", "sleeps"], ["schläft", "Rex"])
+        >>> tokenizer.copied_ids()
+        [0, 0, 0, 0, 5, 0]
+        """
+        targets = {piece: index for index, piece in enumerate(self._target_pieces)}
+        ids = [targets.get(piece, PAD) for piece in self._source_pieces]
+        symbols = self._spellings[0].symbols(self._source.get_vocab()).values()
+        for index in (*SPECIAL, *symbols):
+            ids[index] = PAD
+        return [PAD if index in SPECIAL else index for index in ids]
+
     def unknown_symbols(self, text: str) -> list[str]:
         r"""Return the unknown symbols in the later columns of a source text.
 
