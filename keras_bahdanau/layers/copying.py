@@ -6,10 +6,17 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.sequences import SequenceLayer, register_named_tuple
+from keras_bahdanau.layers.sublayers import build_sublayer, deserialized, serialized
 from keras_bahdanau.shapes import check_shape
+from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.ids import PAD, SPECIAL
+from keras_bahdanau_runtime.ids import PAD, SPECIAL, UNK
+
+# The output layer's logit of a word that is only copied: its probability is below 1e-13 as long as
+# no source token has its id.
+WORD_LOGIT = -30.0
 
 
 @register_named_tuple
@@ -21,10 +28,12 @@ class Copies(NamedTuple):
             copied, and at all but the first position of an id.
         is_same: `(B, Tx, Tx)` float tensor, 1 at `[j, k]` if position `k` is the first of its id
             and position `j` has this id, else 0.
+        memory: Memory of the layer's own attention; `()` if it has none.
     """
 
     ids: Any
     is_same: Any
+    memory: Any = ()
 
     def among(self, candidates):
         """Return the `Copies` with indices of candidate ids `(n,)`, ascending, in place of ids.
@@ -36,7 +45,7 @@ class Copies(NamedTuple):
         is_candidate = ops.equal(ops.take(candidates, indices), self.ids)
         is_candidate = ops.logical_and(is_candidate, ops.not_equal(self.ids, PAD))
         is_same = ops.where(ops.expand_dims(is_candidate, 1), self.is_same, 0.0)
-        return Copies(ops.where(is_candidate, indices, PAD), is_same)
+        return self._replace(ids=ops.where(is_candidate, indices, PAD), is_same=is_same)
 
 
 @register_named_tuple
@@ -72,10 +81,17 @@ class PointerGenerator(SequenceLayer):
 
     so `softmax(l') = p`, and every loss, metric and search that reads logits reads these.
 
+    With `copied_words`, the last `N` ids of both vocabularies stand for words of the source that
+    are not in the target vocabulary: the id `V - N + k` is the `k`-th of the different words of
+    this kind. They have no embedding or weight of their own. The decoder reads them as unknown.
+
     Args:
-        target_ids: Target id of each source id, a list of `V_s` ints; `PAD` (0) for tokens that
-            cannot be copied. `None` for a vocabulary that both sides share. Padding, unknown, begin
-            and end are never copied.
+        target_ids: Target id of each source id, a list of ints: `PAD` (0) for tokens that cannot be
+            copied, and `UNK` (1) for words that are not in the target vocabulary. `None` for a
+            vocabulary that both sides share. Padding, unknown, begin and end are never copied.
+        copied_words: Number `N` of ids for words that are not in the target vocabulary.
+        attention: An `Attention` without a state whose weights are copied, with the outputs of the
+            decoder as its queries; `None` for the weights of the decoder.
         bias_initializer: Initializer of the bias `b`. A positive number prefers the output layer.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -101,9 +117,24 @@ class PointerGenerator(SequenceLayer):
     [[[0.0625, 0.0625, 0.0625, 0.0625, 0.0625, 0.4375, 0.1875, 0.0625]]]
     """
 
-    def __init__(self, target_ids=None, bias_initializer="zeros", **kwargs):
+    def __init__(
+        self,
+        target_ids=None,
+        copied_words: int = 0,
+        attention=None,
+        bias_initializer="zeros",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        self.target_ids = None if target_ids is None else _checked_ids(target_ids)
+        check_range("copied_words", copied_words, int, 0)
+        if not (attention is None or isinstance(attention, Attention)):
+            raise argument_error("attention", "be an Attention or None", attention)
+        self.copied_words = copied_words
+        self.target_ids = None
+        if target_ids is not None:
+            self.target_ids = _checked_ids(target_ids, PAD if copied_words == 0 else UNK)
+        self.attention = attention
+        self._first_word = None  # set by `build`
         self.gate_layer = keras.layers.Dense(
             1, bias_initializer=bias_initializer, dtype=self.dtype_policy, name="gate"
         )
@@ -124,36 +155,82 @@ class PointerGenerator(SequenceLayer):
                 f"have an id for each of {source_vocabulary_size} source ids",
                 received=f"{len(self.target_ids)} ids",
             )
-        elif max(self.target_ids) >= target_vocabulary_size:
+        limit = target_vocabulary_size - self.copied_words
+        if self.target_ids is not None and max(self.target_ids) >= limit:
             raise argument_error(
-                "target_ids",
-                f"hold ids in [0, {target_vocabulary_size})",
-                received=str(max(self.target_ids)),
+                "target_ids", f"hold ids in [0, {limit})", received=str(max(self.target_ids))
             )
+        for size in (source_vocabulary_size, target_vocabulary_size):
+            if size <= self.copied_words + len(SPECIAL):
+                raise argument_error(
+                    "copied_words",
+                    f"be below {size - len(SPECIAL)}, because its ids are part of the vocabularies",
+                    self.copied_words,
+                )
 
-    def build(self, logits_shape, features_shape=None, weights_shape=None, source_shape=None):
+    def build(
+        self, logits_shape, features_shape, weights_shape=None, source_shape=None, annotations=None
+    ):
+        self._first_word = logits_shape[-1] - self.copied_words
         self.gate_layer.build((None, features_shape[-1]))
+        if self.attention is not None:
+            build_sublayer(self.attention, features_shape, annotations)
 
     @property
     def _dtype(self):
         """Dtype of probabilities: float32, also under mixed precision, or float64."""
         return keras.backend.result_type(self.compute_dtype, "float32")
 
-    def copies(self, source):
-        """Return the `Copies` of sources `(B, Tx)` int32."""
-        ids = ops.cast(source, "int32")
+    def copies(self, source, annotations=None, mask=None):
+        """Return the `Copies` of a batch.
+
+        Args:
+            source: `(B, Tx)` int32 tensor.
+            annotations: `(B, Tx, D)` float tensor for an attention of the layer's own.
+            mask: `(B, Tx)` bool tensor for this attention, True = keep.
+        """
+        ids, is_same = self._ids(source)
+        memory = () if self.attention is None else self.attention.memory(annotations, mask=mask)
+        return Copies(ids, ops.cast(is_same, self._dtype), memory)
+
+    def ids_of(self, source):
+        """Return the `ids` of the `Copies` of sources `(B, Tx)` int32."""
+        return self._ids(source)[0]
+
+    def _ids(self, source):
+        """Return `ids` and `is_same`, bool, of the `Copies` of a batch."""
+        source = ops.cast(source, "int32")
         if self.target_ids is None:
-            ids = ops.where(ids < len(SPECIAL), PAD, ids)
+            ids = ops.where(source < len(SPECIAL), PAD, source)
+            is_word = ids >= self._first_word
         else:
-            ids = ops.take(ops.convert_to_tensor(self.target_ids, "int32"), ids, axis=0)
+            ids = ops.take(ops.convert_to_tensor(self.target_ids, "int32"), source, axis=0)
+            is_word = ops.equal(ids, UNK)
+        # Different words have different source ids, which differ from all target ids.
+        ids = ops.where(is_word, self._first_word + source, ids)
         is_same = ops.equal(ops.expand_dims(ids, 2), ops.expand_dims(ids, 1))
-        # The number of earlier positions with the same id.
+        # Whether an earlier position has the same id.
         positions = ops.arange(ops.shape(ids)[1], dtype="int32")
         is_earlier = ops.expand_dims(positions, 1) < positions  # (j, k): j < k
         is_repeated = ops.any(ops.logical_and(is_same, is_earlier), axis=1)
         ids = ops.where(is_repeated, PAD, ids)
-        is_same = ops.logical_and(is_same, ops.expand_dims(ops.not_equal(ids, PAD), 1))
-        return Copies(ids, ops.cast(is_same, self._dtype))
+        if self.copied_words:
+            is_word = ops.logical_and(is_word, ops.logical_not(is_repeated))
+            number = ops.cumsum(ops.cast(is_word, "int32"), axis=1) - 1
+            has_id = number < self.copied_words
+            ids = ops.where(is_word, ops.where(has_id, self._first_word + number, PAD), ids)
+        return ids, ops.logical_and(is_same, ops.expand_dims(ops.not_equal(ids, PAD), 1))
+
+    def attend(self, features, copies):
+        """Return the weights `(B, Ty, Tx)` of the layer's own attention.
+
+        Args:
+            features: `(B, Ty, R)` float tensor.
+            copies: The `Copies` of the batch.
+        """
+        rows = ops.reshape(features, (-1, features.shape[-1]))
+        _, weights, _ = self.attention.step(rows, copies.memory)
+        return ops.reshape(weights, (*ops.shape(features)[:2], ops.shape(weights)[-1]))
 
     def gate(self, features):
         """Return the logit `w^T o + b` of the gate: `(..., 1)` for features `(..., R)`."""
@@ -165,6 +242,12 @@ class PointerGenerator(SequenceLayer):
 
     def call(self, logits, features, weights, source):
         _check_call(logits, features, weights, source)
+        if self.attention is not None:
+            raise ValueError(
+                "A call of a PointerGenerator has the attention weights as an argument. Use "
+                "`copies`, `attend` and `mix` with an `attention` of the layer's own. Received: "
+                f"{self.attention!r}"
+            )
         return self.mix(logits, features, weights, self.copies(source))
 
     def mix(self, logits, features, weights, copies):
@@ -192,9 +275,15 @@ class PointerGenerator(SequenceLayer):
     def get_config(self):
         return {
             **super().get_config(),
+            **serialized(self, "attention"),
             "target_ids": self.target_ids,
+            "copied_words": self.copied_words,
             "bias_initializer": keras.initializers.serialize(self.gate_layer.bias_initializer),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialized(config, "attention"))
 
 
 def copied_increase(logits, normalizer, gate, mass):
@@ -230,14 +319,19 @@ def total_increase(gate, mass):
     return copied_increase(ops.zeros_like(gate), 0.0, gate, total)
 
 
-def _checked_ids(target_ids):
-    """Return `target_ids` as a list of Python ints, `PAD` in place of special ids."""
+def _checked_ids(target_ids, word):
+    """Return `target_ids` as a list of Python ints.
+
+    Args:
+        target_ids: List of ints.
+        word: The id of a token that has none.
+    """
     ids = np.asarray(target_ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not ids.size or (ids < 0).any():
         raise argument_error(
             "target_ids", "be a list of the target id of each source id, or None", target_ids
         )
-    ids = np.where(ids < len(SPECIAL), PAD, ids)
+    ids = np.where(ids == UNK, word, np.where(ids < len(SPECIAL), PAD, ids))
     ids[: len(SPECIAL)] = PAD
     return ids.tolist()
 

@@ -14,7 +14,7 @@ from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
-from keras_bahdanau.layers.copying import Copied, PointerGenerator
+from keras_bahdanau.layers.copying import WORD_LOGIT, Copied, PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.dtype_policies import check_policy, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
@@ -34,7 +34,7 @@ from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.ids import EOS, PAD, UNK
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
 # not an attribute of the model, because the replicas of TensorFlow are threads that share it.
@@ -157,6 +157,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.encoder = encoder
         self.decoder = decoder
+        self.copy = PointerGenerator(dtype=self.dtype_policy, name="copy") if copy is True else copy
+        self._check_copy()
         if isinstance(bridge, str):
             bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
         self.bridge = bridge
@@ -165,15 +167,16 @@ class Seq2Seq(GenerationMixin, keras.Model):
         target_initializer = source_initializer = _unit_length(embedding_dim)
         if source_embedding_dim != embedding_dim:
             source_initializer = _unit_length(source_embedding_dim)
+        words = 0 if self.copy is None else self.copy.copied_words
         self.source_embedding = keras.layers.Embedding(
-            source_vocabulary_size,
+            source_vocabulary_size - words,
             source_embedding_dim,
             embeddings_initializer=self._initializer(source_initializer),
             dtype=self.dtype_policy,
             name="source_embedding",
         )
         self.target_embedding = keras.layers.ReversibleEmbedding(
-            target_vocabulary_size,
+            target_vocabulary_size - words,
             embedding_dim,
             embeddings_initializer=self._initializer(target_initializer),
             dtype=self.dtype_policy,
@@ -182,7 +185,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.output_layer = None
         if not tie_embeddings:
             self.output_layer = keras.layers.Dense(
-                target_vocabulary_size,
+                target_vocabulary_size - words,
                 kernel_initializer=self._initializer("glorot_uniform"),
                 dtype=self.dtype_policy,
                 name="output_layer",
@@ -190,8 +193,6 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.embedding_dropout, self.annotation_dropout, self.readout_dropout = (
             keras.layers.Dropout(rate, dtype=self.dtype_policy) for rate in self.dropout
         )
-        self.copy = PointerGenerator(dtype=self.dtype_policy, name="copy") if copy is True else copy
-        self._check_copy()
         self.tokenizer = tokenizer
         self._compiled_searches = {}
         self.candidate_seeds = keras.random.SeedGenerator()
@@ -243,7 +244,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
             )
         if self.copy is not None:
-            build_sublayer(self.copy, (None, None, self.target_vocabulary_size), outputs)
+            logits = (None, None, self.target_vocabulary_size)
+            if not self.copy.built:
+                self.copy.build(logits, outputs, annotations=annotations)
         self.built = True
 
     def fit(self, *args, **kwargs):
@@ -399,7 +402,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         _check_inputs(inputs)
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
-        embedded = self.embedding_dropout(self.target_embedding(target), training=training)
+        embedded = self.embedding_dropout(_embed(self.target_embedding, target), training=training)
         feedback = None
         if self.scheduled_sampling is not None and training:
             feedback = self._own_tokens(*self.scheduled_sampling(target, training=True))
@@ -425,7 +428,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
             # on JAX, where Keras identifies them by the `id` of tensors that no longer exist.
             self.decoder.add_loss(first_replica_loss(self.guided_alignment * loss))
         outputs = self.readout_dropout(outputs, training=training)
-        copies = None if self.copy is None else self.copy.copies(inputs["source"])
+        copies = None
+        if self.copy is not None:
+            copies = self.copy.copies(inputs["source"], annotations, mask)
+            if self.copy.attention is not None:
+                weights = self.copy.attend(outputs, copies)
         if not self._returns_features:
             return self._copied(self._logits(outputs), outputs, weights, copies)
         if copies is None:
@@ -445,7 +452,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 self._logits(output), ops.take(uniform, t, axis=1)
             )
             is_replaced = ops.expand_dims(ops.take(is_own, t, axis=1), -1)
-            return ops.where(is_replaced, self.target_embedding(ids), embedded)
+            return ops.where(is_replaced, _embed(self.target_embedding, ids), embedded)
 
         return feedback
 
@@ -465,7 +472,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         mask = ops.not_equal(source, PAD)
         if not self.read_source_end:
             mask = ops.logical_and(mask, ops.not_equal(source, EOS))
-        embedded = self.embedding_dropout(self.source_embedding(source), training=training)
+        embedded = self.embedding_dropout(_embed(self.source_embedding, source), training=training)
         arguments = {"right_padded": right_padded, "training": training}
         annotations, *states = as_list(call_masked(self.encoder, embedded, mask, **arguments))
         if isinstance(self.bridge, StateBridge):
@@ -482,17 +489,19 @@ class Seq2Seq(GenerationMixin, keras.Model):
         memory = self.decoder.memory(annotations, mask)
         state = self.decoder.initial_state(memory, cell_state)
         if self.copy is not None:
-            memory = memory, self.copy.copies(source)
+            memory = memory, self.copy.copies(source, annotations, mask)
         return memory, state, mask
 
     def copied_ids(self, source):
         """Return the target ids `(B, Tx)` that can be copied; see `GenerationMixin.copied_ids`."""
-        return None if self.copy is None else self.copy.copies(source).ids
+        return None if self.copy is None else self.copy.ids_of(source)
 
     def step(self, tokens, state, memory, candidates=None):
         """Return logits, state and weights of one step; see `GenerationMixin.step`."""
         memory, copies = (memory, None) if self.copy is None else memory
-        outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
+        outputs, state, weights = self.decoder.step(
+            _embed(self.target_embedding, tokens), state, memory
+        )
         if candidates is None:
             logits = self._logits(outputs)
         else:
@@ -501,19 +510,28 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 copies = copies.among(candidates)
         if copies is not None:
             batch = ops.shape(copies.ids)[0]
-            groups = [
+            grouped, features, copied = (
                 ops.reshape(rows, (batch, -1, *ops.shape(rows)[1:]))
                 for rows in (logits, outputs, weights)
-            ]
-            logits = ops.reshape(self.copy.mix(*groups, copies), ops.shape(logits))
+            )
+            if self.copy.attention is not None:
+                copied = self.copy.attend(features, copies)
+            mixed = self.copy.mix(grouped, features, copied, copies)
+            logits = ops.reshape(mixed, ops.shape(logits))
         return logits, state, weights
 
     def _logits(self, outputs):
         if self.output_layer is None:
             # Keras on torch returns float32 under a float64 policy.
             logits = self.target_embedding(outputs, reverse=True)
-            return ops.cast(logits, self.compute_dtype)
-        return self.output_layer(outputs)
+            logits = ops.cast(logits, self.compute_dtype)
+        else:
+            logits = self.output_layer(outputs)
+        words = self.target_vocabulary_size - self.target_embedding.input_dim
+        if not words:
+            return logits
+        padding = [*[[0, 0]] * (len(logits.shape) - 1), [0, words]]
+        return ops.pad(logits, padding, constant_values=WORD_LOGIT)
 
     def _candidate_logits(self, candidates, outputs):
         """Return the logits `(R, n)` of some ids `(n,)`, with `PAD` for the `V - n` other ids.
@@ -529,9 +547,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
         others = self.target_vocabulary_size - candidates.shape[0]
         if others:
             full_kernel, full_bias = self.output_weights()
-            mean_bias = 0.0 if full_bias is None else ops.mean(full_bias)
+            pieces = self.target_embedding.input_dim  # without words that are only copied
+            mean_bias = 0.0 if full_bias is None else ops.mean(full_bias[:pieces])
+            mean_kernel = ops.mean(full_kernel[:, :pieces], axis=1, keepdims=True)
             is_pad = ops.equal(candidates, PAD)
-            kernel = ops.where(is_pad, ops.mean(full_kernel, axis=1, keepdims=True), kernel)
+            kernel = ops.where(is_pad, mean_kernel, kernel)
             bias = ops.where(is_pad, math.log(others) + mean_bias, bias)
         return ops.matmul(outputs, ops.cast(kernel, outputs.dtype)) + ops.cast(bias, outputs.dtype)
 
@@ -547,8 +567,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         Raises:
             ValueError: If the output layer is quantized.
         """
+        words = self.target_vocabulary_size - self.target_embedding.input_dim
 
-        def select(weight, axis):
+        def select(weight, axis, of_words=0.0):
             weight = ops.convert_to_tensor(weight)
             if not keras.backend.is_float_dtype(weight.dtype):
                 raise ValueError(
@@ -556,11 +577,18 @@ class Seq2Seq(GenerationMixin, keras.Model):
                     "must be None for a model with a quantized output layer. Received: weights of "
                     f"{keras.backend.standardize_dtype(weight.dtype)}"
                 )
+            if words:
+                padding = [[0, 0] for _ in weight.shape]
+                padding[axis][1] = words
+                weight = ops.pad(weight, padding, constant_values=of_words)
             return weight if ids is None else ops.take(weight, ids, axis=axis)
 
         if self.output_layer is None:
-            return ops.transpose(select(self.target_embedding.embeddings, 0)), None
-        return select(self.output_layer.kernel, 1), select(self.output_layer.bias, 0)
+            table = self.target_embedding.embeddings
+            bias = select(ops.zeros((table.shape[0],), table.dtype), 0, WORD_LOGIT)
+            return ops.transpose(select(table, 0)), bias if words else None
+        kernel, bias = self.output_layer.kernel, self.output_layer.bias
+        return select(kernel, 1), select(bias, 0, WORD_LOGIT)
 
     def get_config(self):
         return {
@@ -592,6 +620,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
         model = cls(**arguments)
         apply_settings(model._own_layers(), settings)
         return model
+
+
+def _embed(embedding, ids):
+    """Return the embeddings of ids; that of `UNK` for words that are only copied."""
+    return embedding(ops.where(ids < embedding.input_dim, ids, UNK))
 
 
 def _unit_length(width):

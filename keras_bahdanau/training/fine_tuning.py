@@ -18,7 +18,7 @@ _LAYERS_OF_PARTS = dict(
         PARTS,
         (
             ("encoder",),
-            ("bridge", "decoder", "output_layer"),
+            ("bridge", "decoder", "output_layer", "copy"),
             ("source_embedding", "target_embedding"),
         ),
         strict=True,

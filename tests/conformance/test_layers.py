@@ -159,21 +159,31 @@ class MixedLogProbs(keras.layers.Layer):
         return keras.ops.log_softmax(self.layer(logits, features, weights, source))
 
 
-def copying_case(rng):
-    # Sources with a repeated id, two ids for one target id, ids without one, specials and padding.
-    source = np.array([[5, 7, 5, 6, 3], [4, 8, 1, 0, 0]], "int32")
-    target_ids = np.array([0, 0, 0, 0, 6, 5, 4, 5, 0])
-    layer = PointerGenerator(target_ids)
-    arrays = [array(rng, 2, 3, 7), array(rng, 2, 3, 4)]
-    weights = rng.dirichlet(np.ones(5), (2, 3)).astype("float32") * (source != 0)[:, None]
+# Source tokens: a repeated id, two ids for one target id, ids without one, specials and padding.
+COPIED_SOURCE = np.array([[5, 7, 5, 6, 3], [4, 8, 1, 0, 0]], "int32")
+COPIED_IDS = np.array([0, 0, 0, 0, 6, 5, 4, 5, 0])
+# The ids 7 and 8 of 9 target ids are the first two different words of a source that the target
+# vocabulary lacks: 8 and 10 of the first source, and 9 and 11 of the second one.
+WORD_SOURCE = np.array([[8, 5, 10, 8, 9, 3], [9, 11, 4, 11, 1, 0]], "int32")
+WORD_IDS = np.array([0, 0, 0, 0, 6, 5, 4, 5, 1, 1, 1, 1])
+TARGETS_OF_WORDS = np.array([[7, 5, 8, 7, 0, 0], [7, 8, 6, 8, 0, 0]])
+
+
+def copying_case(source, targets, copied_words, table, rng):
+    """A case of a `PointerGenerator`; `targets` are the target ids of the source tokens."""
+    layer = PointerGenerator(table, copied_words=copied_words)
+    size = targets.max() + 1
+    arrays = [array(rng, 2, 3, size), array(rng, 2, 3, 4)]
+    weights = rng.dirichlet(np.ones(source.shape[1]), (2, 3)) * (source != 0)[:, None]
     layer.build(arrays[0].shape, arrays[1].shape)
     randomize(layer, rng)
 
     def expected(arrays, gate):
-        rows = zip(*arrays, target_ids[source], strict=True)
+        rows = zip(*arrays, targets, strict=True)
         return (np.array([reference.pointer_generator(*row, *gate) for row in rows]),)
 
-    return Case(MixedLogProbs(layer), [*arrays, weights], {"source": source}, expected, {})
+    arrays.append(weights.astype("float32"))
+    return Case(MixedLogProbs(layer), arrays, {"source": source}, expected, {})
 
 
 CASES = {
@@ -195,7 +205,8 @@ CASES = {
     **{f"encoder-{name}": partial(encoder_case, name) for name in encoders.FORMS},
     **{f"readout-{name}": partial(readout_case, name) for name in ("maxout", "tanh")},
     "pooling": pooling_case,
-    "copying": copying_case,
+    "copying": partial(copying_case, COPIED_SOURCE, COPIED_IDS[COPIED_SOURCE], 0, COPIED_IDS),
+    "copying-words": partial(copying_case, WORD_SOURCE, TARGETS_OF_WORDS, 2, WORD_IDS),
 }
 
 

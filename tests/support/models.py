@@ -15,8 +15,8 @@ from keras_bahdanau import (
     RNNSearch,
     Seq2Seq,
 )
-from keras_bahdanau.layers import PointerGenerator
-from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau.layers import LuongAttention, PointerGenerator
+from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 
 SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units": 6}
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
@@ -67,8 +67,12 @@ def plain_gru():
 
 
 def copying():
-    ids = [PAD] * 4 + [4 + token % 8 for token in range(SOURCE_VOCABULARY - 4)]  # two share an id
-    return RNNSearch(*VOCABULARIES, **SIZES, initializer=None, copy=PointerGenerator(ids))
+    """A model whose last two ids of both sides are words that are only copied."""
+    words = 2
+    pieces = SOURCE_VOCABULARY - words
+    ids = [PAD] * 4 + [4 + i % 5 for i in range(pieces - 5)] + [UNK] * (1 + words)
+    copy = PointerGenerator(ids, copied_words=words, attention=LuongAttention())
+    return RNNSearch(*VOCABULARIES, **SIZES, initializer=None, copy=copy)
 
 
 MODELS = {
@@ -96,6 +100,7 @@ def teacher_forced(model, source, tokens):
     target = np.concatenate([np.full_like(tokens[:, :1], BOS), tokens[:, :-1]], axis=1)
     logits = model({"source": source, "target": target}, training=False)
     annotations, mask, cell_state = model.encode(ops.convert_to_tensor(source))
+    target = np.where(target < model.target_embedding.input_dim, target, UNK)  # copied words
     _, weights = model.decoder(
         model.target_embedding(ops.convert_to_tensor(target)),
         annotations,

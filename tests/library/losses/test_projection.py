@@ -18,7 +18,7 @@ from keras_bahdanau import (
     TokenAccuracy,
     TokenCrossentropy,
 )
-from keras_bahdanau.layers import PointerGenerator, ScheduledSampling
+from keras_bahdanau.layers import LuongAttention, PointerGenerator, ScheduledSampling
 from keras_bahdanau.losses.projection import sample_candidates
 from keras_bahdanau_runtime.ids import PAD
 
@@ -31,6 +31,7 @@ MODELS = {
     "dropout": {"dropout": 0.3},
     "scheduled": {"scheduled_sampling": {"schedule": "constant", "k": 0.5, "seed": 3}},
     "copying": {"copy": True},
+    "copying_tied": {"copy": True, "tie_embeddings": True},
 }
 MODELS["all"] = MODELS["tied"] | MODELS["dropout"] | MODELS["scheduled"]
 
@@ -39,7 +40,8 @@ def model_with(loss, metrics=True, jit_compile="auto", scheduled_sampling=None, 
     """Return a model whose training step subtracts exactly the gradient from its weights."""
     keras.utils.set_random_seed(0)
     if options.get("copy"):
-        options["copy"] = PointerGenerator([0, 0, 0, 0, *range(4, VOCABULARY), 4])
+        ids = [0, 0, 0, 0, *range(4, VOCABULARY - 2), 1, 1, 1]
+        options["copy"] = PointerGenerator(ids, copied_words=2, attention=LuongAttention())
     if scheduled_sampling is not None:
         options["scheduled_sampling"] = ScheduledSampling(**scheduled_sampling)
     # The losses only see the decoder's output, so the encoder is one that compiles quickly.
@@ -51,7 +53,7 @@ def model_with(loss, metrics=True, jit_compile="auto", scheduled_sampling=None, 
     model.build()
     # The zero bias of a new model would hide mistakes.
     if not options.get("tie_embeddings"):
-        model.output_layer.bias.assign(np.linspace(-1, 1, VOCABULARY))
+        model.output_layer.bias.assign(np.linspace(-1, 1, model.output_layer.units))
     model.compile(
         keras.optimizers.SGD(1.0),
         loss,
