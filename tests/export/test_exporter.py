@@ -30,6 +30,7 @@ from keras_bahdanau import (
     RNNEncoderDecoder,
     RNNSearch,
 )
+from keras_bahdanau.layers import PointerGenerator
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
@@ -327,9 +328,16 @@ def assert_equal(outputs, expected):
 
 
 @pytest.fixture(scope="module")
-def ensemble(model, other_model, tmp_path_factory):
-    """An ensemble, a beam search with every option, their artifact and the parity."""
-    ensemble = Ensemble([model, other_model])
+def ensemble(model, tokenizer, tmp_path_factory):
+    """An ensemble whose second model copies, a beam search with every option, and their export."""
+    keras.utils.set_random_seed(4)
+    words = 8  # the last ids of both sides
+    sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+    ids = [index if index < sizes[1] - words else UNK for index in tokenizer.copied_ids()]
+    copy = PointerGenerator(ids, copied_words=words, bias_initializer="ones")
+    copying = RNNSearch(*sizes, **SMALL, copy=copy)
+    copying.build()
+    ensemble = Ensemble([model, copying], tokenizer=tokenizer)
     search = BeamSearch(
         4,
         coverage_penalty=0.1,
