@@ -75,9 +75,9 @@ class PointerGenerator(SequenceLayer):
     which a `DeepOutput` computes from state, context and input. If a part of the attention is at
     tokens that cannot be copied, `p` is normalized.
 
-    The result has the form of logits, `l' = l` except for the ids of the source:
+    The result has the form of logits, and differs from `log softmax(l)` only for the source's ids:
 
-        l'_v = log(exp(l_v) + m_v Z exp(-w^T o - b)),    Z = sum_v exp(l_v)
+        l'_v = log(softmax(l)_v + m_v exp(-w^T o - b))
 
     so `softmax(l') = p`, and every loss, metric and search that reads logits reads these.
 
@@ -252,23 +252,16 @@ class PointerGenerator(SequenceLayer):
 
     def mix(self, logits, features, weights, copies):
         """Return the logits of the mixture, as a call does, for `Copies`."""
-        logits = ops.cast(logits, self._dtype)
+        log_probs = ops.log_softmax(ops.cast(logits, self._dtype), axis=-1)
         mass = self.copied_mass(weights, copies)
-        steps, positions = ops.shape(logits)[1], ops.shape(mass)[2]
-        ids = ops.broadcast_to(
-            ops.expand_dims(copies.ids, 1), (ops.shape(mass)[0], steps, positions)
-        )
-        increase = copied_increase(
-            ops.take_along_axis(logits, ids, axis=-1),
-            ops.logsumexp(logits, axis=-1, keepdims=True),
-            self.gate(features),
-            mass,
-        )
-        rows, size = ops.shape(logits)[0] * steps, logits.shape[-1]
+        ids = ops.broadcast_to(ops.expand_dims(copies.ids, 1), ops.shape(mass))
+        copied = ops.take_along_axis(log_probs, ids, axis=-1)
+        increase = copied_increase(copied, 0.0, self.gate(features), mass)
+        rows, size = ops.shape(logits)[0] * ops.shape(logits)[1], logits.shape[-1]
         starts = ops.expand_dims(ops.arange(rows, dtype="int32") * size, 1)
         indices = ops.reshape(starts + ops.reshape(ids, (rows, -1)), (-1, 1))
         flat = ops.scatter_update(
-            ops.reshape(logits, (-1,)), indices, ops.reshape(increase, (-1,)), reduction="add"
+            ops.reshape(log_probs, (-1,)), indices, ops.reshape(increase, (-1,)), reduction="add"
         )
         return ops.reshape(flat, ops.shape(logits))
 
