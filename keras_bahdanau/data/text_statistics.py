@@ -13,6 +13,7 @@ from keras_bahdanau_runtime.text.columns import first_column
 from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat
 
 SAMPLE_PAIRS = 100_000  # first pairs that are counted
+_COPIED_PAIRS = 10_000  # whose characters are compared
 _PIECES_OF_WORD = 1.3  # about, of byte pairs
 _BLOCK_PAIRS = 10_000  # read at once
 MIN_SYMBOLS = 2  # in a text
@@ -132,6 +133,22 @@ class TextStatistics:
         return self.decomposed_characters <= MAX_DECOMPOSED * self.distinct_characters
 
 
+def _copied_share(pairs: Sequence[tuple[str, str]]) -> float:
+    """Return the share of the characters of targets that are also in their sources.
+
+    Example:
+
+    >>> _copied_share([("walk", "walked"), ("go", "went")])  # 4 of 10
+    0.4
+    """
+    copied = characters = 0
+    for texts in pairs:
+        source, target = (Counter("".join(text.split())) for text in texts)
+        copied += (source & target).total()
+        characters += target.total()
+    return copied / max(characters, 1)
+
+
 def _decompose(text: str) -> str:
     return unicodedata.normalize("NFD", text)
 
@@ -149,11 +166,14 @@ class PairStatistics:
         source: `TextStatistics` of the sources.
         target: `TextStatistics` of the targets.
         is_complete: Whether these are all pairs.
+        copied: Share of the characters of the first 10,000 targets that are also in their sources,
+            as often as there. Spaces do not count.
     """
 
     source: TextStatistics
     target: TextStatistics
     is_complete: bool = True
+    copied: float = 0.0
 
     @property
     def pairs(self) -> int:
@@ -176,6 +196,7 @@ class PairStatistics:
             TextStatistics.of(source),
             TextStatistics.of(target),
             is_complete=next(iterator, None) is None,
+            copied=_copied_share(sample[:_COPIED_PAIRS]),
         )
 
     @classmethod

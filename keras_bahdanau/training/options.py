@@ -31,7 +31,7 @@ PARTS = ("encoder", "decoder", "embeddings")
 # Options that are chosen from the pairs if they are absent.
 CHOSEN_OPTIONS = (
     *TOKENIZER_OPTIONS,
-    *("units", "embedding_dim", "attention_units"),
+    *("units", "embedding_dim", "attention_units", "copy"),
     *("dropout", "annotation_dropout", "readout_dropout"),
     *("label_smoothing", "batch_size", "epochs", "every", "patience"),
     *("learning_rate", "ema", "average", "max_length", "best_by"),
@@ -185,9 +185,11 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     layer_normalization: bool | None = _model_option(
         "layer_normalization", "Normalize the layers of the decoder's cells.", panel="Model"
     )
-    copy: bool | None = _model_option(
-        "copy",
-        "The decoder can also copy source tokens, such as letters, digits and names.",
+    copy: bool | None = option(
+        None,
+        "The decoder can also copy source tokens, such as letters, digits and names. If absent: "
+        f"{_CHOSEN}, or as in --init.",
+        model_default=None,
         panel="Model",
     )
     dropout: float | None = option(
@@ -560,7 +562,11 @@ def upgrade_options(values: Mapping[str, Any]) -> dict[str, Any]:
     ('none', 'bpe', 0.2)
     """
     values = dict(values)
-    if "source_tokenizer" in values or not {"normalization", "dropout", "every"} <= values.keys():
+    if not {"normalization", "dropout", "every"} <= values.keys():
+        return values
+    if values.get("init") is None:
+        values.setdefault("copy", False)
+    if "source_tokenizer" in values:
         return values
     values.setdefault("tokenizer", "bpe")
     source = values.get("source")

@@ -13,11 +13,12 @@ from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_runtime.search_settings import RANGES
 
 SHORT_KINDS = ("characters", "symbols")  # pieces of short texts
+MIN_COPIED = 0.5  # share of the characters of a target that are also in its source
 VERY_FEW_PAIRS, FEW_PAIRS = 2500, 20_000
 _SHORT = "target pieces are characters or symbols"
 _SHORTEST = 20  # of the limits of lengths that are chosen
 # Options of the model, which `init` determines.
-_MODEL_OPTIONS = ("units", "embedding_dim", "attention_units", "dropout")
+_MODEL_OPTIONS = ("units", "embedding_dim", "attention_units", "copy", "dropout")
 _DROPOUTS = ("dropout", "annotation_dropout", "readout_dropout")
 
 
@@ -30,6 +31,8 @@ class TextFacts(NamedTuple):
         tokens: Mean number of pieces of a pair, of both sides.
         longest: Number of pieces of the longest text of both sides.
         is_complete: Whether there are no more pairs.
+        copied: Share of the characters of targets that are also in their sources; `None` if the
+            pieces of a side are not characters.
     """
 
     pairs: int
@@ -37,6 +40,7 @@ class TextFacts(NamedTuple):
     tokens: float
     longest: int
     is_complete: bool = True
+    copied: float | None = None
 
 
 class Rule(NamedTuple):
@@ -102,8 +106,13 @@ RULES = (
         "few short texts",
         f"{_SHORT}, and there are fewer than {FEW_PAIRS:,} pairs",
         lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < FEW_PAIRS,
-        {**_SHORT_TEXTS, **_dropouts(0.2, 0.3, 0.5)},
-        updates=1700,
+        {
+            **_SHORT_TEXTS,
+            **_dropouts(0.2, 0.3, 0.5),
+            "label_smoothing": 0.05,
+            "learning_rate": 8e-3,
+        },
+        updates=1400,
         validation_updates=160,
         length_factor=2,
     ),
@@ -138,6 +147,12 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
         for name, value in rule.values.items()
         if _is_open(options, name) or getattr(options, name) is not None
     ]
+    if _is_open(options, "copy") or options.copy is not None:
+        selection = Selection(False, "the pieces of a side are not characters")
+        if facts.copied is not None:
+            text = f"{facts.copied:.0%} of the target characters are also in their source"
+            selection = Selection(facts.copied >= MIN_COPIED, text)
+        choices.append(choice_of(options, "copy", selection))
     if rule.length_factor is not None:
         length = max(_SHORTEST, rule.length_factor * facts.longest)
         length = min(length, RANGES["max_length"].high)

@@ -350,7 +350,9 @@ def choose_options(
             kinds = tokenizer.kinds
         tokens = statistics.source.length(kinds[0]) + statistics.target.length(kinds[1])
         longest = max(statistics.source.longest(kinds[0]), statistics.target.longest(kinds[1]))
-        facts = TextFacts(statistics.pairs, kinds[1], tokens, longest, statistics.is_complete)
+        copied = statistics.copied if kinds == ("characters", "characters") else None
+        pairs, is_complete = statistics.pairs, statistics.is_complete
+        facts = TextFacts(pairs, kinds[1], tokens, longest, is_complete, copied)
     choices += choose_training(options, facts)
     return apply_choices(options, choices), choices
 

@@ -35,7 +35,7 @@ def test_the_best_file_is_the_running_mean_with_the_held_out_loss_of_the_history
         **paths, tokenizer="bpe", label_smoothing=0.1,
         vocabulary_size=270, units=5, embedding_dim=4, attention_units=3, epochs=2,
         batch_size=6, max_length=16, ema=0.5, accumulate=2, best_by="loss", bpe_dropout=0.1,
-        validation_beam_size=1, sampled_softmax=40, conditional=False, join_embeddings=False,
+        validation_beam_size=1, copy=True, conditional=False, join_embeddings=False,
         dtype_policy="mixed_bfloat16",  # of the training steps, not of the held-out loss
     )  # fmt: skip
     best = train(options, tmp_path / "run", verbose=False)

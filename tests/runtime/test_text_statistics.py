@@ -136,3 +136,8 @@ def test_only_the_first_column_of_a_source_counts(tmp_path):
     columns = TextFormat(source_column=("1", "3"), target_column="2")
     source = PairStatistics.read([tmp_path / "a.tsv"], None, columns).source
     assert (source.words, source.distinct_words, source.characters) == (2, 1, 8)
+
+
+def test_copied_characters_are_counted_as_often_as_in_the_source():
+    pairs = [("aab", "aaac"), ("x y", "yxz"), ("", "")]  # 2 of 4, and 2 of 3
+    assert PairStatistics.of(pairs).copied == pytest.approx(4 / 7)

@@ -100,6 +100,13 @@ def test_a_model_to_start_with_keeps_its_architecture():
     assert (chosen.best_by, chosen.batch_size) == ("exact", 32)
 
 
+@pytest.mark.parametrize(("share", "copy"), [(None, False), (0.49, False), (0.5, True)])
+def test_a_model_copies_if_half_of_the_target_characters_are_in_the_source(share, copy):
+    assert resolved(TextFacts(9, "characters", 8.0, 30, copied=share)).copy is copy
+    assert resolved(TextFacts(9, "characters", 8.0, 30, copied=share), copy=not copy).copy != copy
+    assert resolved(TextFacts(9, "characters", 8.0, 30, copied=share), init="run").copy is None
+
+
 def test_the_first_rule_that_applies_is_chosen():
     chosen = [
         resolved(TextFacts(pairs, "characters", 8.0, 30)) for pairs in (2499, 2500, 19_999, 20_000)

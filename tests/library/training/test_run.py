@@ -36,7 +36,7 @@ MODEL = (
 EXPLICIT = {
     **{"tokenizer": "bpe", "joint": True, "normalization": "none", "best_by": "bleu"},
     **{"dropout": 0.2, "annotation_dropout": 0.3, "label_smoothing": 0.1},
-    **{"learning_rate": 4e-3, "patience": 0},
+    **{"learning_rate": 4e-3, "patience": 0, "copy": False},
 }
 LENGTH = {"max_length": 20}
 TRAINING = {"learning_rate": 1e-3, "ema": 0.0, "label_smoothing": 0.1}
