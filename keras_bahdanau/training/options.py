@@ -384,6 +384,10 @@ class TrainingOptions(TextFormat, TokenizerOptions):
                 "have as many files as `validation_source`",
                 received=f"{len(self.validation_source)} and {len(targets)}",
             )
+        if self.copy and self.prevents_copy is not None:
+            raise argument_error(
+                "copy", f"be left out with {self.prevents_copy}", received=str(self.copy)
+            )
         self._check_fine_tuning()
         self._check_tokenizer()
         if self.updates is not None and self.every is None:
@@ -396,6 +400,15 @@ class TrainingOptions(TextFormat, TokenizerOptions):
                 "be a multiple of `every`, so that the run ends with a checkpoint",
                 received=f"updates={self.updates}, every={self.every}",
             )
+
+    @property
+    def prevents_copy(self) -> str | None:
+        """Name of the option with which a model cannot copy, or `None`."""
+        if self.sampled_softmax is not None:
+            return "`sampled_softmax`, whose logits are of a sample"
+        if self.model == "rnnencdec":
+            return "`model` rnnencdec, which has no attention"
+        return None
 
     def _check_fine_tuning(self) -> None:
         """Raise a `ValueError` for `freeze` and `mix` that cannot be followed."""

@@ -149,7 +149,9 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
     ]
     if _is_open(options, "copy") or options.copy is not None:
         selection = Selection(False, "the pieces of a side are not characters")
-        if facts.copied is not None:
+        if options.prevents_copy is not None:
+            selection = Selection(False, f"not with {options.prevents_copy}")
+        elif facts.copied is not None:
             text = f"{facts.copied:.0%} of the target characters are also in their source"
             selection = Selection(facts.copied >= MIN_COPIED, text)
         choices.append(choice_of(options, "copy", selection))

@@ -107,6 +107,13 @@ def test_a_model_copies_if_half_of_the_target_characters_are_in_the_source(share
     assert resolved(TextFacts(9, "characters", 8.0, 30, copied=share), init="run").copy is None
 
 
+@pytest.mark.parametrize("values", [{"sampled_softmax": 9}, {"model": "rnnencdec"}])
+def test_a_run_that_cannot_copy_is_refused_with_copy_and_chooses_none(values):
+    assert resolved(TextFacts(9, "characters", 8.0, 30, copied=1.0), **values).copy is False
+    with pytest.raises(ValueError, match=f"`copy` must be left out with `{[*values][0]}`"):
+        options(copy=True, **values)
+
+
 def test_the_first_rule_that_applies_is_chosen():
     chosen = [
         resolved(TextFacts(pairs, "characters", 8.0, 30)) for pairs in (2499, 2500, 19_999, 20_000)
