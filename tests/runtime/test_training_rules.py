@@ -110,7 +110,7 @@ def test_a_model_copies_if_half_of_the_target_characters_are_in_the_source(share
 @pytest.mark.parametrize("values", [{"sampled_softmax": 9}, {"model": "rnnencdec"}])
 def test_a_run_that_cannot_copy_is_refused_with_copy_and_chooses_none(values):
     assert resolved(TextFacts(9, "characters", 8.0, 30, copied=1.0), **values).copy is False
-    with pytest.raises(ValueError, match=f"`copy` must be left out with `{[*values][0]}`"):
+    with pytest.raises(ValueError, match=f"`copy` must be left out with `{next(iter(values))}`"):
         options(copy=True, **values)
 
 
