@@ -4,7 +4,8 @@ import keras
 
 from keras_bahdanau_runtime.errors import argument_error
 
-_KINDS = {"ints": "int", "bool": "bool", "floats": "float"}  # how the names of their dtypes begin
+# How the names of their dtypes begin.
+_KINDS = {"ints": ("int", "uint"), "bool": "bool", "floats": ("float", "bfloat")}
 
 
 def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
@@ -42,7 +43,7 @@ def check_shape(name, value, pattern, kind=None, note="", of=None, **sizes):
                 wrong = f", whose axis {label} is {size}"
                 break
         else:
-            if kind is None or dtype.removeprefix("u").startswith(_KINDS[kind]):
+            if kind is None or dtype.startswith(_KINDS[kind]):
                 return
     labels = [
         label.replace("_", " ") if known is None else str(known)

@@ -179,7 +179,7 @@ class PointerGenerator(SequenceLayer):
     @property
     def _dtype(self):
         """Dtype of probabilities: float32, also under mixed precision, or float64."""
-        return keras.backend.result_type(self.compute_dtype, "float32")
+        return "float64" if self.compute_dtype == "float64" else "float32"
 
     def copies(self, source, annotations=None, mask=None):
         """Return the `Copies` of a batch.

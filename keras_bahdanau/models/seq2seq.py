@@ -206,12 +206,14 @@ class Seq2Seq(GenerationMixin, keras.Model):
         if not isinstance(self.copy, PointerGenerator):
             raise argument_error("copy", "be a bool or a PointerGenerator", self.copy)
         self.copy.check_sizes(self.source_vocabulary_size, self.target_vocabulary_size)
-        for name, is_wrong, reason in (
-            ("decoder", isinstance(self.decoder.attention, FixedContext), "an attention"),
-            ("scheduled_sampling", self.scheduled_sampling is not None, "no scheduled sampling"),
-        ):
-            if is_wrong:
-                raise argument_error(name, f"have {reason} with `copy`", getattr(self, name))
+        if isinstance(self.decoder.attention, FixedContext):
+            raise argument_error(
+                "copy", "be False for a FixedContext, which has no attention", self.copy
+            )
+        if self.scheduled_sampling is not None:
+            raise argument_error(
+                "scheduled_sampling", "be None with `copy`", self.scheduled_sampling
+            )
 
     def _initializer(self, default):
         initializer = default if self.kernel_initializer is None else self.kernel_initializer

@@ -17,6 +17,7 @@ INTS = np.zeros((3, 4), "uint16")
         (INTS[:1], "batch|1 4", None, {"batch": 3}),
         (INTS > 0, "batch time", "bool", {"time": 4}),
         (np.zeros((), "float16"), "", "floats", {}),
+        (keras.KerasTensor((), "bfloat16"), "", "floats", {}),
         ((None, 4), "batch time", None, {"batch": 3, "time": 4}),
         (keras.KerasTensor((None, 4), "bool"), "batch time", "bool", {"batch": 3}),
     ],
