@@ -432,6 +432,23 @@ class GenerationMixin:
             on_error=on_error,
         )
 
+    def checked_pairs(self, source, target):
+        """Return the arguments of `score` as int32 arrays, after checking them."""
+        source = checked_sources(source, self.source_vocabulary_size)
+        target = checked_output_ids("target", target, self.target_vocabulary_size)
+        if len(target) != len(source):
+            raise argument_error(
+                "target",
+                f"hold one output for each of {len(source)} sources",
+                received=str(len(target)),
+            )
+        lengths = (target != PAD).sum(axis=1)
+        if not lengths.all():
+            raise argument_error(
+                "target", "hold no output of only padding", received=f"row {np.argmin(lengths)}"
+            )
+        return source, target
+
     def score(self, source, target):
         """Return the log-probabilities and the alignments of given targets (forced decoding).
 
@@ -454,19 +471,7 @@ class GenerationMixin:
         links = hard_alignment(scores.alignments[0])
         ```
         """
-        source = checked_sources(source, self.source_vocabulary_size)
-        target = checked_output_ids("target", target, self.target_vocabulary_size)
-        if len(target) != len(source):
-            raise argument_error(
-                "target",
-                f"hold one output for each of {len(source)} sources",
-                received=str(len(target)),
-            )
-        lengths = (target != PAD).sum(axis=1)
-        if not lengths.all():
-            raise argument_error(
-                "target", "hold no output of only padding", received=f"row {np.argmin(lengths)}"
-            )
+        source, target = self.checked_pairs(source, target)
         if not self.built:
             self.build()
         if "score" not in self._compiled_searches:

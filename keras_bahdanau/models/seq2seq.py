@@ -14,7 +14,7 @@ from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
-from keras_bahdanau.layers.copying import WORD_LOGIT, Copied, PointerGenerator
+from keras_bahdanau.layers.copying import WORD_LOGIT, Copied, PointerGenerator, copied_increase
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.dtype_policies import check_policy, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
@@ -31,10 +31,10 @@ from keras_bahdanau.layers.sublayers import (
 )
 from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
-from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.models.generation import GenerationMixin, compile_inference
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.ids import EOS, PAD, UNK
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
 # not an attribute of the model, because the replicas of TensorFlow are threads that share it.
@@ -402,6 +402,22 @@ class Seq2Seq(GenerationMixin, keras.Model):
 
     def call(self, inputs, training=None):
         _check_inputs(inputs)
+        outputs, weights, copies = self._outputs(inputs, training)
+        if not self._returns_features:
+            logits = self._logits(outputs)
+            return logits if copies is None else self.copy.mix(logits, outputs, weights, copies)
+        if copies is None:
+            return outputs
+        mass = self.copy.copied_mass(weights, copies)
+        return outputs, Copied(self.copy.gate(outputs), mass, copies.ids)
+
+    def _outputs(self, inputs, training):
+        """Run encoder and decoder.
+
+        Returns:
+            The inputs of the output layer `(B, Ty, R)`, and with `copy` the copied attention
+            weights `(B, Ty, Tx)` and the `Copies`, else `None`.
+        """
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
         embedded = self.embedding_dropout(_embed(self.target_embedding, target), training=training)
@@ -411,6 +427,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         # A fixed context has no attention weights to guide.
         is_fixed = isinstance(getattr(self.decoder, "attention", None), FixedContext)
         is_guided = "alignment" in inputs and not is_fixed
+        needs_weights = is_guided or self.copy is not None
         outputs = self.decoder(
             embedded,
             annotations,
@@ -418,33 +435,69 @@ class Seq2Seq(GenerationMixin, keras.Model):
             initial_state=cell_state,
             inputs_mask=ops.not_equal(target, PAD),
             feedback=feedback,
-            return_attention_scores=is_guided or self.copy is not None,
+            return_attention_scores=needs_weights,
             training=training,
         )
-        weights = None
-        if is_guided or self.copy is not None:
-            outputs, weights = outputs
+        outputs, weights = outputs if needs_weights else (outputs, None)
         if is_guided:
             loss = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
             # The decoder clears its losses at every call. The losses of the model itself would stay
             # on JAX, where Keras identifies them by the `id` of tensors that no longer exist.
             self.decoder.add_loss(first_replica_loss(self.guided_alignment * loss))
         outputs = self.readout_dropout(outputs, training=training)
-        copies = None
-        if self.copy is not None:
-            copies = self.copy.copies(inputs["source"], annotations, mask)
-            if self.copy.attention is not None:
-                weights = self.copy.attend(outputs, copies)
-        if not self._returns_features:
-            return self._copied(self._logits(outputs), outputs, weights, copies)
-        if copies is None:
-            return outputs
-        mass = self.copy.copied_mass(weights, copies)
-        return outputs, Copied(self.copy.gate(outputs), mass, copies.ids)
+        if self.copy is None:
+            return outputs, None, None
+        copies = self.copy.copies(inputs["source"], annotations, mask)
+        if self.copy.attention is not None:
+            weights = self.copy.attend(outputs, copies)
+        return outputs, weights, copies
 
-    def _copied(self, logits, outputs, weights, copies):
-        """Return the logits with copied tokens, or unchanged if the model does not copy."""
-        return logits if copies is None else self.copy.mix(logits, outputs, weights, copies)
+    def copied_shares(self, source, target):
+        """Return the probability that each token of given targets was copied from the source.
+
+            (1 - g) m_y / p(y)                                  (see `PointerGenerator`)
+
+        Args:
+            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
+            target: `(B, Ty)` int array or list of `B` lists.
+
+        Returns:
+            `(B, Ty)` float32 NumPy array, 0 at padding.
+
+        Raises:
+            ValueError: If the model does not copy, or for the errors of `score`.
+
+        Example:
+
+        ```python
+        outputs = model.generate(source, search=BeamSearch(5))
+        shares = model.copied_shares(source, outputs.tokens[:, 0])
+        alignments = outputs.alignments[:, 0] * shares[:, :, None]  # of what was copied
+        ```
+        """
+        if self.copy is None:
+            raise ValueError(
+                "`copied_shares` needs a model that copies; write RNNSearch(..., copy=True). "
+                f"Received: {self!r} with copy=None"
+            )
+        source, target = self.checked_pairs(source, target)
+        if not self.built:
+            self.build()
+
+        def shares(source, target):
+            first = ops.full((ops.shape(target)[0], 1), BOS, dtype="int32")
+            inputs = {"source": source, "target": ops.concatenate([first, target[:, :-1]], axis=1)}
+            outputs, weights, copies = self._outputs(inputs, training=False)
+            log_probs = ops.log_softmax(self._logits(outputs), axis=-1)
+            log_probs = ops.take_along_axis(log_probs, ops.expand_dims(target, -1), axis=-1)
+            is_target = ops.equal(ops.expand_dims(copies.ids, 1), ops.expand_dims(target, -1))
+            mass = ops.where(is_target, self.copy.copied_mass(weights, copies), 0.0)
+            mass = ops.sum(mass, axis=-1, keepdims=True)
+            increase = copied_increase(log_probs, 0.0, self.copy.gate(outputs), mass)
+            shares = ops.where(ops.equal(target, PAD), 0.0, -ops.expm1(-ops.squeeze(increase, -1)))
+            return ops.cast(shares, "float32")
+
+        return ops.convert_to_numpy(compile_inference(self, shares)(source, target))
 
     def _own_tokens(self, is_own, uniform):
         """Return the decoder's `feedback`, which replaces true tokens by those of the model."""

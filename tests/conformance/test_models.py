@@ -20,7 +20,7 @@ from models import (
 
 from keras_bahdanau import AttentiveDecoder, BeamSearch, Perplexity, Seq2Seq, TokenCrossentropy
 from keras_bahdanau.layers import CoverageAttention, ScheduledSampling
-from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 INPUTS, LABELS = copy_task(rows=16)
 SOURCE = INPUTS["source"][:4]
@@ -215,3 +215,21 @@ def policy_configs(config):
     if isinstance(config, (list, tuple)):
         for part in config:
             yield from policy_configs(part)
+
+
+def test_copied_shares_are_the_part_of_the_probability_without_the_output_layer():
+    model, _ = trained("copying")
+    target = np.array([[6, 10, 5, 3], [4, 11, 3, 0]], "int32")
+    shares = model.copied_shares(SOURCE[:2], target)
+    inputs = {"source": SOURCE[:2], "target": np.insert(target[:, :-1], 0, BOS, axis=1)}
+    mixed = np.exp(log_softmax(model(inputs, training=False)))
+    bias = model.copy.gate_layer.bias
+    before = ops.convert_to_numpy(bias)
+    bias.assign(before + 100.0)  # nothing is copied
+    generated = np.exp(log_softmax(model(inputs, training=False)))
+    bias.assign(before)
+    # The end is never copied, so its probabilities give the factor between both softmaxes.
+    expected = 1.0 - generated / mixed * (mixed[..., EOS] / generated[..., EOS])[..., None]
+    expected = np.take_along_axis(expected, target[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(shares, np.where(target == PAD, 0.0, expected), atol=1e-4)
+    assert (shares > 0.01).any() and (shares < 0.99).any()
