@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
+from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
 
+from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import EOS, PAD, UNK
+from keras_bahdanau_runtime.search_options import encode_constraints
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # Ids of the source: "and" 4, "." 5, "sleeps" 6, copied words 7 and 8.
@@ -189,3 +192,63 @@ def test_combined_tokenizer_has_copied_words_of_its_own(pieces):
     combined = Tokenizer.combine(pieces, words, copied_words=1)
     assert combined.encode_source("Rex sleeps") == [7, 6, EOS]
     assert combined.decode(combined.encode_target("a Rex", "Rex"), "Rex") == "a Rex"
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    """Translator whose outputs have the ids of the sources.
+
+    Both sides have "sleeps" as id 4. Copied words are 5 and 6.
+    """
+    tokenizer = Tokenizer.from_pieces(["sleeps"], copied_words=2)
+    path = tmp_path_factory.mktemp("copied") / "artifact"
+    contents = {"document": tokenizer._document(), "steps": COPY_STEPS, "score": COPY_SCORE}
+    return Translator(make_with_options(path, **contents), "CPUExecutionProvider", threads=1)
+
+
+def test_translations_have_the_words_of_their_source(translator):
+    texts = ["Rex sleeps", "Max sleeps Ada Rex"]
+    first, second = translator.translate(texts, batch_size=2)
+    assert first.text == "Rex sleeps"
+    assert first.source_tokens == ["Rex", " sleeps", "</s>"]
+    assert second.tokens == ["Max", " sleeps", " Ada", " <unk>", "</s>"]
+    assert second.source_tokens == ["Max", " sleeps", " Ada", " <unk>", "</s>"]
+    assert "".join(translator.stream("Max sleeps Ada")) == "Max sleeps Ada"
+
+
+@pytest.mark.parametrize("prefix", ["Rex", "Re", "R"])
+def test_prefix_may_have_words_of_the_source(translator, prefix):
+    # The prefix replaces the first token of the output, which is that of "sleeps".
+    text = "sleeps Rex Max"
+    [translation] = translator.translate([text], prefixes=[prefix])
+    assert translation.text == "Rex Rex Max"
+    streamed = "".join(translator.stream(text, prefix=prefix))
+    assert streamed.startswith("Rex")
+
+
+def test_prefix_has_no_words_of_other_sources(translator):
+    with pytest.raises(ValueError, match="`prefixes` must hold text that the tokenizer can spell"):
+        translator.translate(["sleeps Rex", "sleeps Max"], prefixes=["Rex", "Rex"])
+
+
+def test_required_phrases_may_have_words_of_the_source(pieces):
+    required = encode_constraints(pieces.for_source("Rex . Max"), required=["Max und"]).required
+    assert required == ((9, 4),)
+    with pytest.raises(ValueError, match="`required` must hold text that the tokenizer can spell"):
+        encode_constraints(pieces.for_source("Rex ."), required=["Max und"])
+
+
+def test_alternatives_may_be_words_of_the_source(translator):
+    [best] = translator.alternatives("sleeps Rex", "sleeps", count=1)
+    assert best.text == " Rex"
+    [best] = translator.alternatives("sleeps Rex", "sleeps ", count=1)
+    assert best.text == "Rex"
+
+
+def test_scored_targets_have_the_words_of_their_source(translator):
+    sources, targets = ["Rex sleeps", "sleeps Rex Max"], ["Rex sleeps", "Max Ada"]
+    first, second = translator.score(sources, targets)
+    assert first.total == -(5 + 4 + EOS) / 8 and second.total == -(6 + UNK + EOS) / 8
+    assert first.tokens == ["Rex", " sleeps", "</s>"]
+    assert second.tokens == ["Max", " <unk>", "</s>"]
+    assert second.source_tokens == ["sleeps", " Rex", " Max", "</s>"]

@@ -658,9 +658,9 @@ class Tokenizer:
 
         It is this tokenizer if there are no `copied_words`.
         """
-        check_text("source", source)
         if self._numbered is None:
             return self
+        check_text("source", source)
         tokenizer = copy.copy(self)
         tokenizer._words = self.numbered_words(source)
         return tokenizer
