@@ -252,3 +252,14 @@ def test_scored_targets_have_the_words_of_their_source(translator):
     assert first.tokens == ["Rex", " sleeps", "</s>"]
     assert second.tokens == ["Max", " <unk>", "</s>"]
     assert second.source_tokens == ["sleeps", " Rex", " Max", "</s>"]
+
+
+@pytest.mark.parametrize("copied_words", [0, 2])
+def test_piece_that_is_also_a_tag_is_copied_as_itself(copied_words):
+    texts = ["N N\tN N"] * 2  # the symbols are "\tN" and " N"
+    tokenizer = Tokenizer.train(
+        texts, texts, kind="words", has_columns=True, copied_words=copied_words
+    )
+    [index] = tokenizer.encode_target("N")[:-1]
+    [tag] = tokenizer.encode_source("\tN N")[1:-1]
+    assert tokenizer.copied_ids()[index] == index and tokenizer.copied_ids()[tag] == PAD

@@ -719,11 +719,12 @@ class Tokenizer:
         [0, 0, 0, 0, 5, 1, 1, 1]
         """
         missing = UNK if self._copied_words else PAD
+        symbols = self._spellings[0].symbols(self._source.get_vocab()).values()
+        excluded = {*SPECIAL, *(symbols if self.joint else ())}
         targets = {
-            piece: index for index, piece in enumerate(self._target_pieces) if index not in SPECIAL
+            piece: index for index, piece in enumerate(self._target_pieces) if index not in excluded
         }
         ids = [targets.get(piece, missing) for piece in self._source_pieces]
-        symbols = self._spellings[0].symbols(self._source.get_vocab()).values()
         for index in (*SPECIAL, *symbols):
             ids[index] = PAD
         return ids + [UNK] * self._copied_words
