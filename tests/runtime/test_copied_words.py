@@ -1,10 +1,13 @@
 """Words that no vocabulary has, which an output copies from its source."""
 
+import functools
 import json
 import re
 
 import pytest
 from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import EOS, PAD, UNK
@@ -19,6 +22,12 @@ SOURCES, TARGETS = ["and", ".", "sleeps"], ["und", ".", "schläft", "Ada"]
 @pytest.fixture(scope="module")
 def pieces():
     return Tokenizer.from_pieces(SOURCES, TARGETS, copied_words=2)
+
+
+@functools.cache
+def both_sides(kind):
+    texts = ["a man"] * 2, ["a Mann"] * 2
+    return Tokenizer.train(*texts, kind=kind, joint=False, copied_words=3)
 
 
 def learned(kind, **arguments):
@@ -129,6 +138,24 @@ def test_encode_sources_gives_the_ids_of_encode_source(kind):
     expected = [*map(tokenizer.encode_source, texts)]
     assert tokenizer.encode_sources(iter(texts)) == expected
     assert all(ids.count(EOS) == 1 for ids in expected)
+
+
+@pytest.mark.parametrize("kind", ["words", "symbols"])
+@given(
+    text=st.lists(st.sampled_from(["a", "man", "Mann", "Rex", '"Rex"', "\t", "4"])).map(" ".join)
+)
+def test_numbers_follow_from_the_ids_of_a_source(kind, text):
+    tokenizer = both_sides(kind)
+    ids, copied = tokenizer.encode_source(text), tokenizer.copied_ids()
+    # A model numbers the different source ids without a target id, as far as there are numbers.
+    distinct = list(dict.fromkeys(index for index in ids if copied[index] == UNK))[:3]
+    source_pieces = tokenizer.source_vocabulary_size - 3
+    target_pieces = tokenizer.target_vocabulary_size - 3
+    words = [tokenizer.decode([target_pieces + number], text) for number in range(len(distinct))]
+    assert words == [word.removeprefix(" ") for word in tokenizer.numbered_words(text)]
+    for number, index in enumerate(distinct):
+        assert index < source_pieces or index == source_pieces + number
+    assert len(distinct) == 3 or UNK not in ids
 
 
 def test_copied_words_are_kept_in_the_file(pieces, tmp_path):
