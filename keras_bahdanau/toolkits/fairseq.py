@@ -103,7 +103,7 @@ def import_fairseq(path, dictionaries):
         bridge="states",
         bridge_weights=_bridge_weights(weights, encoder, decoder),
     )
-    return model.to_seq2seq(weights, make_tokenizer(weights, source, target))
+    return model.to_seq2seq(weights, make_tokenizer(weights, source.pieces, target.pieces))
 
 
 def _read_dictionary(path):

@@ -97,7 +97,7 @@ def import_joeynmt(path):
         input_feeding=decoder.input_feeding,
         **_bridge(weights, decoder, decoder_layers, encoder_layers),
     )
-    return model.to_seq2seq(weights, make_tokenizer(weights, source, target))
+    return model.to_seq2seq(weights, make_tokenizer(weights, source.pieces, target.pieces))
 
 
 def _existing(folder, *names):

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from keras_bahdanau.layers.copying import WORD_LOGIT
 from keras_bahdanau.toolkits.checkpoint import Checkpoint
 from keras_bahdanau.toolkits.recurrent import (
+    CopyWeights,
     RecurrentModel,
     block_matrix,
     directions_of,
@@ -15,21 +17,26 @@ from keras_bahdanau.toolkits.recurrent import (
 )
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer
 from keras_bahdanau.toolkits.weights import Fields, Weights, describe
+from keras_bahdanau_runtime.ids import PAD, UNK
 
 _SPECIAL = "<blank>", "<unk>", "<s>", "</s>"  # in the order of our ids
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
+# Number of different words of a source that can be copied although they are not in the target
+# vocabulary. OpenNMT-py has no limit. This one allows an unknown word in eight in a source of 1,000
+# words, and adds about 1 % to a vocabulary of 10,000 words.
+_COPIED_WORDS = 128
+_KINDS = {"general": "general", "dot": "dot", "mlp": "bahdanau"}  # of attention
 # Supported values of options. The first is the default of OpenNMT-py.
 _OPTIONS = {
     "model_task": ("seq2seq",),
     "encoder_type": ("rnn", "brnn"),
     "decoder_type": ("rnn",),
     "rnn_type": ("LSTM", "GRU"),
-    "global_attention": ("general", "dot", "mlp"),
+    "global_attention": tuple(_KINDS),
     "global_attention_function": ("softmax", "sparsemax"),
-    "generator_function": ("softmax",),
     "context_gate": (None,),
     "coverage_attn": (False,),
-    "copy_attn": (False,),
+    "copy_attn": (False, True),
     "position_encoding": (False,),
 }
 
@@ -74,11 +81,15 @@ def import_opennmt(path):
     )
 
     cell = options.text("rnn_type", "LSTM").lower()
-    # A linear layer; in early versions the first of two modules, of which the other has no weights.
-    generator = "generator.0" if "generator.0.weight" in weights else "generator"
-    output = target.take(weights, f"{generator}.weight", None)
-    units = output.shape[1]
+    is_copying = options.flag("copy_attn", False)
+    kernel, bias = _output_weights(weights, target, is_copying)
+    units = len(kernel)
     source_embedding = source.take(weights, f"encoder.{_EMBEDDING}", None)
+    source_pieces = source.pieces
+    if is_copying:
+        source_pieces, source_embedding = _add_target_words(
+            weights, source.pieces, target.pieces, source_embedding
+        )
     target_embedding = target.take(weights, f"decoder.{_EMBEDDING}", None)
     directions = directions_of(weights, "encoder.rnn")
     encoder = layer_weights(weights, "encoder.rnn", cell, source_embedding.shape[1], directions)
@@ -86,6 +97,9 @@ def import_opennmt(path):
     decoder = _decoder_weights(weights, cell, target_embedding.shape[1], units, is_fed)
     attention = options.text("global_attention", "general")
     bridge = _bridge(weights, cell, encoder, decoder)
+    tokenizer = make_tokenizer(
+        weights, source_pieces, target.pieces, _COPIED_WORDS if is_copying else 0
+    )
     model = RecurrentModel(
         source_embedding=source_embedding,
         target_embedding=target_embedding,
@@ -93,23 +107,32 @@ def import_opennmt(path):
         encoder=encoder,
         decoder_cell=cell,
         decoder=decoder,
-        attention="bahdanau" if attention == "mlp" else attention,
-        attention_weights=_attention_weights(weights, attention, units),
+        attention=_KINDS[attention],
+        attention_weights=_attention_weights(weights, "decoder.attn", attention, units),
         readout=_readout_weights(weights, units),
         readout_activation="linear" if attention == "mlp" else "tanh",
         normalizer=options.text("global_attention_function", "softmax"),
-        output=[transposed(output), target.take(weights, f"{generator}.bias")],
+        output=[kernel, bias],
         input_feeding=is_fed,
         read_source_end=False,
         bridge="states",
+        copy=_copy_weights(weights, options, attention, units) if is_copying else None,
         **bridge,
     )
-    return model.to_seq2seq(weights, make_tokenizer(weights, source, target))
+    return model.to_seq2seq(weights, tokenizer)
 
 
 def _check_options(weights, options, vocabularies):
     for name, supported in _OPTIONS.items():
         weights.require_option(name, options.get(name, supported[0]), *supported)
+    if options.get("copy_attn", False):
+        if not options.get("reuse_copy_attn", False):
+            kind = _copy_attention(options, options.get("global_attention", "general"))
+            weights.require_option("copy_attn_type", kind, *_KINDS)
+    else:  # OpenNMT-py ignores it in a model that copies
+        weights.require_option(
+            "generator_function", options.get("generator_function", "softmax"), "softmax"
+        )
     layers = [options.get(f"{side}_layers", 2) for side in ("enc", "dec")]
     if layers[0] != layers[1]:
         weights.refuse("enc_layers {} and dec_layers {}".format(*map(describe, layers)))
@@ -123,6 +146,56 @@ def _check_options(weights, options, vocabularies):
     weights.check_options()
 
 
+def _output_weights(weights, target, is_copying):
+    """Return kernel and bias of the output layer.
+
+    The softmax of a model that copies has no padding.
+    """
+    # In early versions the first of two modules, of which the other has no weights.
+    name = "generator.0" if "generator.0.weight" in weights else "generator"
+    if is_copying:
+        name = "generator.linear"
+    kernel = transposed(target.take(weights, f"{name}.weight", None))
+    bias = target.take(weights, f"{name}.bias")
+    if is_copying:
+        kernel[:, PAD] = 0.0
+        bias[PAD] = WORD_LOGIT
+    return kernel, bias
+
+
+def _add_target_words(weights, source, target, embedding):
+    """Return the source pieces with all target pieces, and their embedding.
+
+    OpenNMT-py looks up the words of a source text in the target vocabulary when it copies them,
+    also those that are unknown to the encoder. So these are source pieces here that are embedded as
+    unknown.
+    """
+    known = set(source)
+    added = [piece for piece in target if piece not in known]
+    rows, width = embedding.shape
+    weights.check_growth((rows + len(added)) * width, "its source embedding with all target words")
+    unknown = np.broadcast_to(embedding[UNK], (len(added), width))
+    return [*source, *added], np.concatenate([embedding, unknown])
+
+
+def _copy_attention(options, attention):
+    """Return the option copy_attn_type, which is global_attention by default."""
+    kind = options.get("copy_attn_type")
+    return attention if kind is None else kind
+
+
+def _copy_weights(weights, options, attention, units):
+    """Return the `CopyWeights`. The gate of OpenNMT-py is the probability of copying."""
+    gate = [-weight for weight in kernel_and_bias(weights, "generator.linear_copy", units, 1)]
+    if options.flag("reuse_copy_attn", False):
+        return CopyWeights(gate)
+    kind, name = _copy_attention(options, attention), "decoder.copy_attn"
+    attention_weights = _attention_weights(weights, name, kind, units)
+    # The layer also has a readout, whose result OpenNMT-py does not use.
+    kernel_and_bias(weights, f"{name}.linear_out", 2 * units, units)
+    return CopyWeights(gate, _KINDS[kind], attention_weights)
+
+
 def _decoder_weights(weights, cell, width, units, is_fed):
     """Return `cell_weights` of each decoder layer: cells with input feeding, else one layer."""
     if is_fed:
@@ -130,18 +203,18 @@ def _decoder_weights(weights, cell, width, units, is_fed):
     return [layer for [layer] in layer_weights(weights, "decoder.rnn", cell, width, units=units)]
 
 
-def _attention_weights(weights, attention, units):
-    """Return the weights of the attention layer.
+def _attention_weights(weights, name, attention, units):
+    """Return the weights of an attention layer.
 
     OpenNMT-py multiplies the query by the matrix of "general", and we the keys.
     """
     if attention == "dot":
         return []
     if attention == "general":
-        return [weights.take("decoder.attn.linear_in.weight", units, units)]
-    query, bias = kernel_and_bias(weights, "decoder.attn.linear_query", units)
-    key = transposed(weights.take("decoder.attn.linear_context.weight", len(bias), units))
-    return [query, key, transposed(weights.take("decoder.attn.v.weight", 1, len(bias))), bias]
+        return [weights.take(f"{name}.linear_in.weight", units, units)]
+    query, bias = kernel_and_bias(weights, f"{name}.linear_query", units)
+    key = transposed(weights.take(f"{name}.linear_context.weight", len(bias), units))
+    return [query, key, transposed(weights.take(f"{name}.v.weight", 1, len(bias))), bias]
 
 
 def _readout_weights(weights, units):

@@ -9,6 +9,7 @@ import numpy as np
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.bridge import Bridge, StateBridge
+from keras_bahdanau.layers.copying import PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
@@ -18,6 +19,22 @@ from keras_bahdanau.toolkits.weights import MAX_LAYERS
 
 _CELLS = {"gru": keras.layers.GRUCell, "lstm": keras.layers.LSTMCell}
 _LAYERS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
+
+
+@dataclass
+class CopyWeights:
+    """Weights of a `PointerGenerator`.
+
+    Attributes:
+        gate: Kernel `(R, 1)` and bias `(1,)` of the gate, whose logit is that of not copying.
+        attention: Kind of its own attention, as in `RecurrentModel`; `None` for the weights of the
+            decoder.
+        attention_weights: List of the weights of its own attention.
+    """
+
+    gate: list
+    attention: str | None = None
+    attention_weights: list = field(default_factory=list)
 
 
 @dataclass
@@ -46,6 +63,7 @@ class RecurrentModel:
         normalizer: Normalizer of the attention, "softmax" or "sparsemax".
         input_feeding: Whether the cell reads the last output.
         read_source_end: See `Seq2Seq`.
+        copy: The `CopyWeights`; `None` for a model that does not copy.
     """
 
     source_embedding: Any
@@ -65,6 +83,7 @@ class RecurrentModel:
     normalizer: str = "softmax"
     input_feeding: bool = True
     read_source_end: bool = True
+    copy: CopyWeights | None = None
 
     def to_seq2seq(self, weights, tokenizer):
         """Return the `Seq2Seq` with these weights and a tokenizer.
@@ -80,14 +99,15 @@ class RecurrentModel:
         decoder_units = _units(self.decoder[0])
         cells = [_CELLS[self.decoder_cell](decoder_units) for _ in self.decoder]
         readout_units = self.readout[0].shape[1]
+        words = tokenizer.copied_words
         model = Seq2Seq(
-            len(self.source_embedding),
-            len(self.target_embedding),
+            len(self.source_embedding) + words,
+            len(self.target_embedding) + words,
             self.target_embedding.shape[1],
             encoder=self._make_encoder(),
             decoder=AttentiveDecoder(
                 cells[0] if len(cells) == 1 else cells,
-                self._make_attention(),
+                self._make_attention(self.attention, self.attention_weights),
                 DeepOutput(readout_units, self.readout_activation, reads_inputs=False),
                 query_state="current",
                 input_feeding=self.input_feeding,
@@ -95,6 +115,7 @@ class RecurrentModel:
             ),
             bridge=self._make_bridge(decoder_units),
             tie_embeddings=self.output is None,
+            copy=False if self.copy is None else self._make_copy(tokenizer),
             tokenizer=tokenizer,
             read_source_end=self.read_source_end,
             source_embedding_dim=self.source_embedding.shape[1],
@@ -110,6 +131,10 @@ class RecurrentModel:
         model.bridge.set_weights(self.bridge_weights)
         if self.output is not None:
             model.output_layer.set_weights(self.output)
+        if self.copy is not None:
+            model.copy.gate_layer.set_weights(self.copy.gate)
+            if model.copy.attention is not None:
+                model.copy.attention.set_weights(self.copy.attention_weights)
         # Sums and products of finite weights may be too large for float32.
         check_finite_weights(model, "path", weights.path)
         return model
@@ -126,16 +151,24 @@ class RecurrentModel:
             return _LAYERS[self.encoder_cell](units, **options)
         return keras.layers.RNN([_CELLS[self.encoder_cell](units) for _ in range(count)], **options)
 
-    def _make_attention(self):
-        if self.attention == "bahdanau":
-            query_kernel, _, _, *bias = self.attention_weights
+    def _make_copy(self, tokenizer):
+        attention = None
+        if self.copy.attention is not None:
+            attention = self._make_attention(self.copy.attention, self.copy.attention_weights)
+        return PointerGenerator(
+            tokenizer.copied_ids(), tokenizer.copied_words, attention, name="copy"
+        )
+
+    def _make_attention(self, kind, weights):
+        if kind == "bahdanau":
+            query_kernel, _, _, *bias = weights
             return BahdanauAttention(
                 query_kernel.shape[1],
                 use_bias=bool(bias),
                 normalizer=self.normalizer,
                 name="attention",
             )
-        return LuongAttention(self.attention, normalizer=self.normalizer, name="attention")
+        return LuongAttention(kind, normalizer=self.normalizer, name="attention")
 
     def _make_bridge(self, units):
         sizes = [units] * len(self.decoder) * (2 if self.decoder_cell == "lstm" else 1)

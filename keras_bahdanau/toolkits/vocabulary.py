@@ -86,23 +86,24 @@ def read_vocabulary(path):
     return text
 
 
-def make_tokenizer(weights, source, target):
+def make_tokenizer(weights, source, target, copied_words=0):
     """Return the `Tokenizer` of two vocabularies.
 
     Args:
         weights: `Weights` of the checkpoint, for the message.
-        source: `Vocabulary` of the source language.
-        target: `Vocabulary` of the target language.
+        source: Pieces of the source language, without the special ones.
+        target: Pieces of the target language.
+        copied_words: See `Tokenizer`.
 
     Raises:
         ValueError: If a piece is not Unicode text, or occurs more than twice.
     """
-    sides = [source] if source.pieces == target.pieces else [source, target]
+    sides = [source] if source == target else [source, target]
     try:
-        tokenizers = [piece_tokenizer("pieces", side.pieces, strict=False) for side in sides]
+        tokenizers = [piece_tokenizer("pieces", pieces, strict=False) for pieces in sides]
     except ValueError as error:
         raise weights.error(f"a vocabulary with an unsupported piece: {error}") from error
-    spellings = [Spelling(mark=mark_of(side.pieces)) for side in sides]
+    spellings = [Spelling(mark=mark_of(pieces)) for pieces in sides]
     if len(sides) == 1:
-        return Tokenizer(tokenizers[0], None, spellings[0])
-    return Tokenizer(*tokenizers, *spellings)
+        return Tokenizer(tokenizers[0], None, spellings[0], copied_words=copied_words)
+    return Tokenizer(*tokenizers, *spellings, copied_words)

@@ -41,6 +41,10 @@ class TorchModel(nn.Module):
         ids = [self.pieces[0].index(word) for word in words]
         return [*ids, self.pieces[0].index(self.special[3])] if self.ends_source else ids
 
+    def vocabulary(self, words):
+        """The pieces of an output for a source."""
+        return self.pieces[1]
+
     @torch.no_grad()
     def log_probs(self, words, outputs):
         """Log-probabilities `(T + 1, V)` of a step after each of `T` outputs, by toolkit id."""
@@ -54,11 +58,11 @@ class TorchModel(nn.Module):
 
     def greedy(self, words, limit):
         """The most likely pieces, one at a time, without padding and the start token."""
-        outputs = []
+        vocabulary, outputs = self.vocabulary(words), []
         while len(outputs) < limit:
             scores = self.log_probs(words, outputs)[-1]
-            scores[[self.pieces[1].index(self.special[index]) for index in (0, 2)]] = -np.inf
-            piece = self.pieces[1][scores.argmax()]
+            scores[[vocabulary.index(self.special[index]) for index in (0, 2)]] = -np.inf
+            piece = vocabulary[scores.argmax()]
             if piece == self.special[3]:
                 break
             outputs.append(piece)
@@ -210,6 +214,28 @@ def embeddings(size, width):
     return outer
 
 
+def global_attention(kind, units):
+    """The weights of an attention and its readout under the names that OpenNMT-py gives them."""
+    part, is_mlp = nn.Module(), kind == "mlp"
+    if kind == "general":
+        part.linear_in = nn.Linear(units, units, bias=False)
+    if is_mlp:
+        part.linear_context = nn.Linear(units, units, bias=False)
+        part.linear_query = nn.Linear(units, units)
+        part.v = nn.Linear(units, 1, bias=False)
+    part.linear_out = nn.Linear(2 * units, units, bias=is_mlp)
+    return part
+
+
+def attention_weights(part, kind, function, query, annotations):
+    if kind == "mlp":
+        hidden = part.linear_query(query) + part.linear_context(annotations)
+        scores = part.v(torch.tanh(hidden))[:, 0]
+    else:
+        scores = annotations @ (part.linear_in(query) if kind == "general" else query)
+    return sparsemax(scores) if function == "sparsemax" else torch.softmax(scores, -1)
+
+
 class OpenNMT(TorchModel):
     special = ("<blank>", "<unk>", "<s>", "</s>")
     first = "<s>"
@@ -241,14 +267,7 @@ class OpenNMT(TorchModel):
             part.rnn.layers = nn.ModuleList([CELL[self.kind](size, units) for size in widths])
         else:
             part.rnn = RNN[self.kind](width, units, self.layers)
-        part.attn, is_mlp = nn.Module(), options["global_attention"] == "mlp"
-        if options["global_attention"] == "general":
-            part.attn.linear_in = nn.Linear(units, units, bias=False)
-        if is_mlp:
-            part.attn.linear_context = nn.Linear(units, units, bias=False)
-            part.attn.linear_query = nn.Linear(units, units)
-            part.attn.v = nn.Linear(units, 1, bias=False)
-        part.attn.linear_out = nn.Linear(2 * units, units, bias=is_mlp)
+        part.attn = global_attention(options["global_attention"], units)
         self.generator = nn.Linear(units, len(self.pieces[1]))
         randomize(self, seed)
 
@@ -265,22 +284,21 @@ class OpenNMT(TorchModel):
         return annotations, final_states(rnn, after)
 
     def step(self, token, state, feed, annotations):
+        output, state, _ = self.decode(token, state, feed, annotations)
+        return self.generator(output), state, output
+
+    def decode(self, token, state, feed, annotations):
+        """The output of the decoder, its state and the attention weights."""
         part, x = self.decoder, self.decoder.embeddings.make_embedding.emb_luts[0](token)
         if self.options["input_feed"]:
             query, state = run_cells(part.rnn.layers, torch.cat([x, feed]), state)
         else:
             query, state = run_layers(part.rnn, x, state)
         kind = self.options["global_attention"]
-        if kind == "mlp":
-            hidden = part.attn.linear_query(query) + part.attn.linear_context(annotations)
-            scores = part.attn.v(torch.tanh(hidden))[:, 0]
-        else:
-            scores = annotations @ (part.attn.linear_in(query) if kind == "general" else query)
-        is_sparse = self.options["global_attention_function"] == "sparsemax"
-        normalize = sparsemax if is_sparse else torch.nn.Softmax(-1)
-        output = part.attn.linear_out(torch.cat([normalize(scores) @ annotations, query]))
-        output = output if kind == "mlp" else torch.tanh(output)
-        return self.generator(output), state, output
+        function = self.options["global_attention_function"]
+        weights = attention_weights(part.attn, kind, function, query, annotations)
+        output = part.attn.linear_out(torch.cat([weights @ annotations, query]))
+        return output if kind == "mlp" else torch.tanh(output), state, weights
 
     def checkpoint(self):
         state = self.state_dict()
@@ -297,6 +315,58 @@ class OpenNMT(TorchModel):
             "opt": argparse.Namespace(**self.options),
             "optim": {"training_step": 10},
         }
+
+
+class CopyingOpenNMT(OpenNMT):
+    """A model with copy_attn, which distributes over target pieces and other words of the source.
+
+    The words "dog" and "a" are in both vocabularies, "zoo" only in that of the targets.
+    """
+
+    pieces = (OpenNMT.pieces[0], [*OpenNMT.pieces[1], "zoo", "dog", "a"])
+
+    def __init__(self, options, seed=0):
+        super().__init__(options)
+        self.generator = nn.Module()
+        self.generator.linear = nn.Linear(self.width, len(self.pieces[1]))
+        self.generator.linear_copy = nn.Linear(self.width, 1)
+        if not options["reuse_copy_attn"]:
+            self.decoder.copy_attn = global_attention(options["copy_attn_type"], self.width)
+        randomize(self, seed)
+
+    def source_ids(self, words):
+        known = self.pieces[0]
+        return [known.index(word if word in known else "<unk>") for word in words]
+
+    def vocabulary(self, words):
+        return list(dict.fromkeys([*self.pieces[1], *words]))
+
+    @torch.no_grad()
+    def log_probs(self, words, outputs):
+        annotations, state = self.start(torch.tensor(self.source_ids(words)))
+        pieces, vocabulary = self.pieces[1], self.vocabulary(words)
+        rows, output = [], torch.zeros(self.width)
+        for word in [self.first, *outputs]:
+            token = torch.tensor(pieces.index(word if word in pieces else "<unk>"))
+            output, state, weights = self.decode(token, state, output, annotations)
+            if not self.options["reuse_copy_attn"]:
+                kind = self.options["copy_attn_type"]
+                function = self.options["global_attention_function"]
+                weights = attention_weights(
+                    self.decoder.copy_attn, kind, function, output, annotations
+                )
+            logits = self.generator.linear(output)
+            logits[pieces.index("<blank>")] = -torch.inf
+            copying = torch.sigmoid(self.generator.linear_copy(output))
+            p = torch.zeros(len(vocabulary))
+            p[: len(pieces)] = (1 - copying) * torch.softmax(logits, -1)
+            for source_word, weight in zip(words, weights, strict=True):
+                p[vocabulary.index(source_word)] += copying[0] * weight
+            rows.append(torch.log(p).numpy())
+        return np.array(rows)
+
+    def our_order(self, rows):
+        return np.concatenate([super().our_order(rows), rows[:, len(self.pieces[1]) :]], axis=1)
 
 
 # --- fairseq --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from layer_checks import numpy
-from torch_models import Fairseq, Joey, OpenNMT
+from torch_models import CopyingOpenNMT, Fairseq, Joey, OpenNMT
 
 from keras_bahdanau import GreedySearch
 from keras_bahdanau.toolkits import import_fairseq, import_joeynmt, import_opennmt
@@ -74,6 +74,12 @@ def onmt_options(encoder="brnn", rnn="LSTM", attention="general", layers=2, **op
         "bridge": options.get("bridge", False),
         "model_task": "seq2seq",
         "share_vocab": False,
+        "copy_attn": options.get("copy", False),
+        "copy_attn_type": options.get("copy_attention"),
+        "copy_attn_force": True,
+        "copy_loss_by_seqlength": True,
+        "reuse_copy_attn": options.get("reuse", False),
+        "generator_function": options.get("generator", "softmax"),
     }
 
 
@@ -156,6 +162,47 @@ def test_step_probabilities_and_translations_equal_those_of_pytorch(pair):
     assert [translation.text for translation in translations] == joined
 
 
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (7, {"copy_attention": "mlp", "function": "sparsemax", "generator": "sparsemax"}),
+        (3, {"rnn": "GRU", "attention": "mlp", "reuse": True}),
+    ],
+    ids=["own attention", "attention of the decoder"],
+)
+def test_copied_words_equal_those_of_pytorch(tmp_path, seed, options):
+    model = CopyingOpenNMT(onmt_options(layers=1, copy=True, **options), seed)
+    with torch.no_grad():
+        model.generator.linear_copy.bias.fill_(1.0)
+    torch.save(model.checkpoint(), tmp_path / "model.pt")
+    imported = import_opennmt(tmp_path / "model.pt")
+    # "zoo" is unknown to the encoder but a target piece. "the" and "sees" are only source pieces,
+    # and "rex" and "ada" are none.
+    texts = ["rex sees the zoo a rex ada", "a dog the zoo", "zoo", "ada rex"]
+    outputs = [model.greedy(text.split(), STEPS) for text in texts]
+    copied = {word for output in outputs for word in output} - {*model.pieces[1]}
+    assert copied & {"the", "sees"} and copied & {"rex", "ada"}
+    tokenizer = imported.tokenizer
+    inputs = {
+        "source": pad([tokenizer.encode_source(text) for text in texts]),
+        "target": pad(
+            [
+                [2, *tokenizer.encode_target(" ".join(output), text)[:-1]]
+                for text, output in zip(texts, outputs, strict=True)
+            ]
+        ),
+    }
+    actual = numpy(keras.ops.softmax(imported(inputs)))
+    for row, (text, output) in enumerate(zip(texts, outputs, strict=True)):
+        expected = np.exp(model.our_order(model.log_probs(text.split(), output)))
+        used, others = np.split(actual[row, : len(output) + 1], [expected.shape[1]], axis=1)
+        np.testing.assert_allclose(used, expected, rtol=1e-4, atol=1e-6)
+        assert others.max() < 1e-6
+    translations = imported.translate(texts, search=GreedySearch(), max_length=STEPS)
+    joined = [" ".join(output).replace("@@ ", "").removesuffix("@@") for output in outputs]
+    assert [translation.text for translation in translations] == joined
+
+
 def test_tied_embeddings_stay_tied(tmp_path):
     _, tied = make_joey(tmp_path / "tied", tied=True)
     _, scaled = make_joey(tmp_path / "scaled", tied=True, scale=True)
@@ -230,13 +277,18 @@ def test_all_unsupported_options_are_named_at_once(tmp_path):
     )
     checkpoint = OpenNMT(onmt_options()).checkpoint()
     vars(checkpoint["opt"]).update(
-        encoder_type="ggnn", rnn_type="SRU", coverage_attn=True, copy_attn=True, dec_layers=1
+        encoder_type="ggnn",
+        rnn_type="SRU",
+        coverage_attn=True,
+        copy_attn=True,
+        copy_attn_type="none",
+        dec_layers=1,
     )
     checkpoint["vocab"]["src_feats"] = [["<unk>"]]
     torch.save(checkpoint, tmp_path / "model.pt")
     refused(
-        "encoder_type 'ggnn'; rnn_type 'SRU'; coverage_attn True; copy_attn True; enc_layers 2 and "
-        "dec_layers 1; src_feats",
+        "encoder_type 'ggnn'; rnn_type 'SRU'; coverage_attn True; copy_attn_type 'none'; "
+        "enc_layers 2 and dec_layers 1; src_feats",
         import_opennmt,
         tmp_path / "model.pt",
     )
