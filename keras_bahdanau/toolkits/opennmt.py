@@ -48,6 +48,9 @@ def import_opennmt(path):
     Texts must be split as for OpenNMT-py; see `Tokenizer.from_pieces`. OpenNMT-py has no end token
     in sources, so the model has `read_source_end=False`. The dropout rates of the model are 0.
 
+    A model with copy_attn has a `PointerGenerator`. It can copy up to 128 different words of a
+    source that are not in the target vocabulary.
+
     Checkpoints of OpenNMT-py 2 contain classes of torchtext. Convert them with the script
     convertv2_v3 of OpenNMT-py 3.
 

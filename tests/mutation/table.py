@@ -1539,6 +1539,20 @@ MUTATIONS = (
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(
+        "opennmt-copies-with-the-probability-of-generating",
+        "keras_bahdanau:_copy_weights",
+        "[-weight for",
+        "[weight for",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
+        "opennmt-copies-only-words-of-the-encoder",
+        "keras_bahdanau:_add_target_words",
+        "if piece not in known",
+        "if piece is None",
+        "library/toolkits/test_toolkits.py",
+    ),
+    Mutation(
         "opennmt-bridge-mixes-layers",
         "keras_bahdanau:_bridge",
         "(kinds * i + kind, kinds * j + kind)",
