@@ -1541,15 +1541,15 @@ MUTATIONS = (
     Mutation(
         "opennmt-copies-with-the-probability-of-generating",
         "keras_bahdanau:_copy_weights",
-        "[-weight for",
-        "[weight for",
+        "-weight",
+        "weight",
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(
         "opennmt-copies-only-words-of-the-encoder",
         "keras_bahdanau:_add_target_words",
-        "if piece not in known",
-        "if piece is None",
+        "[piece for piece in target if piece not in known]",
+        "[]",
         "library/toolkits/test_toolkits.py",
     ),
     Mutation(
