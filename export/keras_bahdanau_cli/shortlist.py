@@ -68,8 +68,8 @@ def shortlist(options: ShortlistOptions, text_format: TextFormat) -> None:
 
     model = load_best(run)
     text_format.check_columns(model.tokenizer.has_columns)
-    encode = model.tokenizer.encode_sources, model.tokenizer.encode_targets
-    sources, targets = (to_ids(side) for to_ids, side in zip(encode, texts, strict=True))
+    sources = model.tokenizer.encode_sources(texts[0])
+    targets = model.tokenizer.encode_targets(texts[1], texts[0])
     size = min(options.size, model.target_vocabulary_size)
     if links is not None:
         sizes = model.source_vocabulary_size, model.target_vocabulary_size

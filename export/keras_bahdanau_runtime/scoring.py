@@ -207,7 +207,7 @@ def score_texts(
         raise argument_error("on_error", 'be "raise" or "keep"', on_error)
     keep = on_error == "keep"
     limits = max_source_length, max_target_length
-    pairs, errors = _encode_pairs(sources, targets, tokenizer, limits, keep)
+    texts, pairs, errors = _encode_pairs(sources, targets, tokenizer, limits, keep)
     if errors and not keep:
         raise ValueError(errors[min(errors)])
     count, results = len(pairs), {index: _failed(reason) for index, reason in errors.items()}
@@ -230,7 +230,7 @@ def score_texts(
                 results[index] = (
                     _failed(row)
                     if isinstance(row, str)
-                    else decode_score(tokenizer, row, pairs[index])
+                    else decode_score(tokenizer.for_source(texts[index]), row, pairs[index])
                 )
             done += len(batch)
             report(done)
@@ -243,7 +243,7 @@ def _encode_pairs(
     tokenizer: Tokenizer,
     limits: tuple[int | None, int | None],
     keep: bool,
-) -> tuple[list[Pair], dict[int, str]]:
+) -> tuple[list[str], list[Pair], dict[int, str]]:
     """Encode pairs of texts.
 
     Args:
@@ -254,7 +254,7 @@ def _encode_pairs(
         keep: Whether texts may contain lone surrogates, which is then one of the errors.
 
     Returns:
-        The ids of each pair, and the reasons by index why pairs cannot be scored.
+        The sources, the ids of each pair, and the reasons by index why pairs cannot be scored.
     """
     texts = [
         list(checked_stream(name, side, allow_surrogates=keep))
@@ -267,15 +267,17 @@ def _encode_pairs(
             received=str(len(texts[1])),
         )
     errors, encoded = dict[int, str](), list[list[list[int]]]()
-    encoders = tokenizer.encode_sources, tokenizer.encode_targets
-    for name, side, limit, encode in zip(
-        ("sources", "targets"), texts, limits, encoders, strict=True
-    ):
+    for name, side, limit in zip(("sources", "targets"), texts, limits, strict=True):
         for index, text in enumerate(side):
             reason = _invalid_text(f"{name}[{index}]", text)
             if reason:
                 errors.setdefault(index, reason)
-        encoded.append(encode(["" if i in errors else text for i, text in enumerate(side)]))
+        valid = ["" if i in errors else text for i, text in enumerate(side)]
+        if name == "sources":
+            valid_sources = valid
+            encoded.append(tokenizer.encode_sources(valid))
+        else:
+            encoded.append(tokenizer.encode_targets(valid, valid_sources))
         warn_about_unknown(name, encoded[-1])
         for index, ids in enumerate(encoded[-1]):
             if limit is not None and len(ids) > limit:
@@ -284,7 +286,7 @@ def _encode_pairs(
                     f"Argument `{name}[{index}]` must have at most {limit} tokens, including the "
                     f"end of sentence. Received: {len(ids)}",
                 )
-    return list(zip(*encoded, strict=True)), errors
+    return texts[0], list(zip(*encoded, strict=True)), errors
 
 
 def _invalid_text(name: str, text: str) -> str | None:
@@ -313,7 +315,13 @@ def _score(
 
 
 def decode_score(tokenizer: Tokenizer, outputs: Outputs, pair: Pair) -> TargetScore:
-    """Return the `TargetScore` of a pair from its row of each output of `Scorer.score`."""
+    """Return the `TargetScore` of a pair from its row of each output of `Scorer.score`.
+
+    Args:
+        tokenizer: `Tokenizer` of the source, as `Tokenizer.for_source` returns it.
+        outputs: The rows.
+        pair: The ids of source and target.
+    """
     source, target = pair
     alignment = outputs.get("alignments")
     if alignment is not None:  # a view would keep the whole batch in memory

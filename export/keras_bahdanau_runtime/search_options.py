@@ -158,7 +158,8 @@ def encode_constraints(
     expects a prefix and phrases that are split, too, and the output has their joined form.
 
     Args:
-        tokenizer: `Tokenizer`.
+        tokenizer: `Tokenizer`; that of `Tokenizer.for_source` for a prefix and phrases with copied
+            words.
         prefix: Text that the output starts with; `None` or "" for none.
         suppressed: Tokens, as text or ids, that the output does not contain. A text suppresses the
             token that spells it, with and without a space in front.
@@ -218,14 +219,16 @@ def text_constraints(
     shared = encode_constraints(tokenizer, None, suppressed, disable_unknown)
     if prefixes is None and required is None:
         return lambda index: shared
-    count = len(list(texts))
+    texts = list(texts)
+    count = len(texts)
     check_count("prefixes", prefixes, count)
     check_count("required", required, count)
     nothing = [None] * count
     encoded = list[Constraints | ValueError]()
-    for prefix, phrases in zip(prefixes or nothing, required or nothing, strict=True):
+    constrained = zip(texts, prefixes or nothing, required or nothing, strict=True)
+    for text, prefix, phrases in constrained:
         try:
-            encoded.append(_with_texts(tokenizer, shared, prefix, phrases))
+            encoded.append(_with_texts(tokenizer.for_source(text), shared, prefix, phrases))
         except ValueError as error:
             if on_error != "keep":
                 raise

@@ -157,7 +157,8 @@ def translate_texts(
                     results[index] = [_failed(row)]
                     continue
                 try:
-                    results[index] = decode_hypotheses(tokenizer, row, encoded[index], n_best)
+                    of_text = tokenizer.for_source(texts[index])
+                    results[index] = decode_hypotheses(of_text, row, encoded[index], n_best)
                 except (ValueError, RunError) as error:
                     if not keep:
                         raise
@@ -280,7 +281,7 @@ def decode_hypotheses(
     """Decode the best hypotheses for one source.
 
     Args:
-        tokenizer: `Tokenizer`.
+        tokenizer: `Tokenizer` of the source, as `Tokenizer.for_source` returns it.
         outputs: One row of each output of a search, as described in `translate_texts`.
         source: Ids of the source.
         n_best: int. Largest number of hypotheses.

@@ -631,14 +631,15 @@ class Translator:
         if max_length is None:
             max_length = self.manifest.search.output_limit(len(ids))
         check_positive(max_length=max_length)
-        start = encode_constraints(self.require_tokenizer(), prefix)
+        tokenizer = self.require_tokenizer().for_source(text)
+        start = encode_constraints(tokenizer, prefix)
         check_prefix(start, max_length)
         stepper = self.open_stepper()
         source = np.array([ids], np.int32)
         tokens = stepper.greedy(
             source, self.manifest.search, max_length, start.prefix, start.completions
         )
-        return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
+        return tokenizer.target_decoder().stream(tokens if ids else ())
 
     def alternatives(self, text: str, prefix: str = "", count: int = 5) -> list[Alternative]:
         """Return the most probable words after the beginning of a translation.
@@ -675,7 +676,7 @@ class Translator:
         [ids] = self._encode([text])
         if not ids:
             raise argument_error("text", "not be blank", text)
-        tokenizer, allowed = self.require_tokenizer(), None
+        tokenizer, allowed = self.require_tokenizer().for_source(text), None
         if prefix.endswith(" ") and prefix.strip():
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]

@@ -31,6 +31,7 @@ from keras_bahdanau_runtime.text.parallel import (
 from keras_bahdanau_runtime.text.tokenizer import NORMALIZATIONS, Tokenizer
 
 Links = list[tuple[int, int]]
+_PairEncoder = Callable[[list[str], list[str]], tuple[list[list[int]], list[list[int]]]]
 Paths = Sequence[str | os.PathLike[str]]
 
 BLOCK_PREFIX = "block-"  # of the names of a block's files
@@ -319,9 +320,9 @@ def encode_block(options: EncodingOptions, block: Block) -> BlockRecord:
     Raises:
         ValueError: An alignment has a position outside its pair.
     """
-    encoders = _load_encoders(options.tokenizer, options.digest)
+    encode = _load_encoder(options.tokenizer, options.digest)
     pairs = concatenate_shards(
-        [_encode_pairs(encoders, block, rows, options.dtype) for rows in _encode_rows(block)]
+        [_encode_pairs(encode, block, rows, options.dtype) for rows in _encode_rows(block)]
     )
     cut = dropped = 0
     if options.max_length is not None:
@@ -348,13 +349,23 @@ def encode_block(options: EncodingOptions, block: Block) -> BlockRecord:
 
 
 @functools.lru_cache(maxsize=1)
-def _load_encoders(path: str, digest: str) -> tuple[WordCache, WordCache]:
-    """Return encoders of sources and targets; `digest` is part of the cache's key."""
+def _load_encoder(path: str, digest: str) -> _PairEncoder:
+    """Return a function from sources and targets to their ids.
+
+    Args:
+        path: File of the tokenizer.
+        digest: Hash of that file, a part of the cache's key.
+    """
     tokenizer = Tokenizer.load(path)
-    sources = WordCache(tokenizer.source, tokenizer.encode_sources)
-    if tokenizer.joint and not tokenizer.has_columns:
-        return sources, sources
-    return sources, WordCache(tokenizer.target, tokenizer.encode_targets)
+    if tokenizer.copied_words:  # the ids of targets depend on the sources, and words are not split
+        return lambda sources, targets: (
+            tokenizer.encode_sources(sources),
+            tokenizer.encode_targets(targets, sources),
+        )
+    encode_sources = encode_targets = WordCache(tokenizer.source, tokenizer.encode_sources)
+    if not tokenizer.joint or tokenizer.has_columns:
+        encode_targets = WordCache(tokenizer.target, tokenizer.encode_targets)
+    return lambda sources, targets: (encode_sources(sources), encode_targets(targets))
 
 
 def _encode_rows(block: Block) -> Iterator[slice]:
@@ -368,10 +379,8 @@ def _encode_rows(block: Block) -> Iterator[slice]:
     yield slice(begin, len(block.sources))
 
 
-def _encode_pairs(
-    encoders: tuple[WordCache, WordCache], block: Block, rows: slice, dtype: Any
-) -> Shard:
-    sources, targets = encoders[0](block.sources[rows]), encoders[1](block.targets[rows])
+def _encode_pairs(encode: _PairEncoder, block: Block, rows: slice, dtype: Any) -> Shard:
+    sources, targets = encode(block.sources[rows], block.targets[rows])
     links = None if block.links is None else block.links[rows]
     pairs = shard_from_lists(sources, targets, dtype, links)
     if pairs.links is not None and pairs.starts is not None:

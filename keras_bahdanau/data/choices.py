@@ -6,7 +6,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from keras_bahdanau.data.options import (
     AUTO,
+    DEFAULT_COPIED_WORDS,
     NO_NORMALIZATION,
+    WORD_KINDS,
     TokenizerOptions,
     is_learned,
 )
@@ -54,6 +56,7 @@ PIECE_RULES = (
         "source pieces are characters, and decomposition leaves at most "
         f"{MAX_DECOMPOSED:.0%} of the different ones",
     ),
+    ("copied-words", str(DEFAULT_COPIED_WORDS), "`--copy`, and words or symbols on both sides"),
 )
 GIVEN = "given"  # reason of an option that is not chosen
 
@@ -130,6 +133,10 @@ def choose_tokenizer(options: TokenizerOptions, statistics: PairStatistics) -> l
         choices.append(choice_of(options, "joint", Selection(is_joint, reason)))
     if kinds:
         choices.append(choice_of(options, "normalization", _normalization(source, statistics)))
+    copies = source in WORD_KINDS and target in WORD_KINDS and getattr(options, "copy", False)
+    if copies or options.copied_words is not None:
+        selection = Selection(DEFAULT_COPIED_WORDS, "unknown words can be copied")
+        choices.append(choice_of(options, "copied_words", selection))
     return choices
 
 

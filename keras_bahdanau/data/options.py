@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import check_options, option
+from keras_bahdanau_runtime.text.copied_words import MAX_COPIED_WORDS
 from keras_bahdanau_runtime.text.tokenizer import (
     KINDS,
     MIN_VOCABULARY_SIZE,
@@ -15,9 +16,12 @@ from keras_bahdanau_runtime.text.tokenizer_schema import MAX_VOCABULARY_SIZE
 
 AUTO = "auto"
 NO_NORMALIZATION = "none"
+WORD_KINDS = ("words", "symbols")  # whose unknown words can be copied
+DEFAULT_COPIED_WORDS = 16  # of a model that copies
 _SIDES = ("source_tokenizer", "target_tokenizer")
 _TOKENIZERS = ("tokenizer", *_SIDES)
-_LEARNED = ("vocabulary_size", "joint", "normalization")  # options of pieces to learn
+# Options of pieces to learn.
+_LEARNED = ("vocabulary_size", "joint", "normalization", "copied_words")
 TOKENIZER_OPTIONS = (*_LEARNED, *_TOKENIZERS)
 
 
@@ -67,6 +71,14 @@ class TokenizerOptions:
         choices=(NO_NORMALIZATION, *NORMALIZATIONS),
         panel="Data",
     )
+    copied_words: int | None = option(
+        None,
+        "Maximum number of different words of a source that can be copied although they are not in "
+        f"the vocabularies, for words and symbols on both sides. If absent: {DEFAULT_COPIED_WORDS} "
+        "for a run with --copy, else 0.",
+        limits={"low": 0, "high": MAX_COPIED_WORDS},
+        panel="Data",
+    )
 
     def __post_init__(self) -> None:
         for name in _TOKENIZERS:
@@ -78,6 +90,14 @@ class TokenizerOptions:
             self.check_left_out(_LEARNED, f"the tokenizer {self.sides[0]}")
         elif {"bytes"} == {side for side in self.sides if is_learned(side)}:
             self.check_left_out(("vocabulary_size",), "`tokenizer` bytes")
+        other_kinds = [side for side in self.sides if side in KINDS and side not in WORD_KINDS]
+        if self.copied_words and other_kinds:
+            raise argument_error(
+                "copied_words",
+                f"be 0 or left out for `tokenizer` {other_kinds[0]}, because only words and "
+                "symbols can be unknown",
+                self.copied_words,
+            )
         if self.joint and self.normalization == "nfd":
             raise argument_error("joint", "be False for nfd, the form of sources", received="True")
         source, target = self.sides
@@ -135,9 +155,15 @@ def is_learned(tokenizer: str) -> bool:
     return tokenizer in (AUTO, *KINDS)
 
 
-def join_sides(source: Tokenizer, target: Tokenizer) -> Tokenizer:
-    """Return a tokenizer with the sources of one and the targets of another, maybe the same."""
-    return source if source is target else Tokenizer.combine(source, target)
+def join_sides(source: Tokenizer, target: Tokenizer, copied_words: int = 0) -> Tokenizer:
+    """Return a tokenizer with the sources of one and the targets of another, maybe the same.
+
+    Args:
+        source: A `Tokenizer`.
+        target: A `Tokenizer`.
+        copied_words: Those of the joined one, if the two are not the same.
+    """
+    return source if source is target else Tokenizer.combine(source, target, copied_words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 # Options that must be left out with a `Tokenizer`.
 _LEARNED = ("vocabulary_size", "joint", "sample", "normalization")
-_TOKENIZER_OPTIONS = ("source_tokenizer", "target_tokenizer", *_LEARNED)
+_TOKENIZER_OPTIONS = ("source_tokenizer", "target_tokenizer", *_LEARNED, "copied_words")
 _Sides = tuple[Tokenizer | None, Tokenizer | None]  # `None` for a side that is learned
 WORK = "work"  # folder of intermediate files inside the corpus
 PLAN_FILE = "plan.json"
@@ -110,8 +110,8 @@ def prepare(
             wrong, and lines that are not in Unicode form NFC, are logged as warnings.
         output: Folder of the corpus, new or of an interrupted call.
         tokenizer: A `Tokenizer`, or see `PrepareOptions`. With a `Tokenizer`, leave out
-            `source_tokenizer`, `target_tokenizer`, `vocabulary_size`, `joint`, `sample` and
-            `normalization`.
+            `source_tokenizer`, `target_tokenizer`, `vocabulary_size`, `joint`, `sample`,
+            `normalization` and `copied_words`.
         alignments: As many files of word alignments in Pharaoh format, whose positions count the
             tokens of `tokenizer`; `None` for none.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
@@ -256,7 +256,8 @@ class _Job:
         if None in sides:
             self.progress("training the tokenizer", len(sample), None)
             learned = self._learn(sample)
-        tokenizer = join_sides(*(learned if side is None else side for side in sides))
+        source, target = (learned if side is None else side for side in sides)
+        tokenizer = join_sides(source, target, self.options.get("copied_words", 0))
         self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
         _write_json(path, {"version": VERSION, "options": self._all_options(), **vars(plan)})
@@ -275,6 +276,7 @@ class _Job:
             normalization=self.options["normalization"],
             kind=(source_kind, target_kind),
             has_columns=self.text_format.joins_columns,
+            copied_words=self.options.get("copied_words", 0),
         )
 
     def _scan(self, sample_size: int) -> tuple[_Plan, list[tuple[str, str]]]:
@@ -419,7 +421,8 @@ class _Job:
         ]
         if sides != (None, None):
             saved = Tokenizer.load(self.output / TOKENIZER_FILE)
-            if saved != join_sides(*(saved if side is None else side for side in sides)):
+            source, target = (saved if side is None else side for side in sides)
+            if saved != join_sides(source, target, saved.copied_words):
                 changed.append("`tokenizer` is a different one")
         if changed:
             raise argument_error(
@@ -457,6 +460,8 @@ def _learned(options: PrepareOptions) -> dict[str, Any]:
         learned["kind"] = [source, target]
     elif source != "bpe":  # corpora of earlier versions have no such option
         learned["kind"] = source
+    if options.copied_words:  # nor this one
+        learned["copied_words"] = options.copied_words
     return learned
 
 

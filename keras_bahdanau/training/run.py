@@ -449,8 +449,8 @@ def _evaluators(options, held_out, tokenizer):
     if options.best_by == "loss":
         sources, targets = held_out[0]
         pairs = TranslationDataset(
-            [tokenizer.encode_source(text) for text in sources],
-            [tokenizer.encode_target(text) for text in targets],
+            tokenizer.encode_sources(sources),
+            tokenizer.encode_targets(targets, sources),
             batch_size=-(-options.batch_size // options.devices) * options.devices,
             max_length=options.max_length,
             shuffle=False,

@@ -33,6 +33,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizers")
     for kind in ("bpe", "words", "characters", "symbols"):
         Tokenizer.train(TEXTS, TEXTS, 300, kind=kind).save(folder / f"{kind}.json")
+    copying = Tokenizer.train(TEXTS[:1], TEXTS, 300, kind="words", copied_words=8)
+    copying.save(folder / "copied-words.json")
     for name in ("bpe", "unigram"):
         contents = (FILES / f"{name}.model").read_bytes()
         (folder / f"{name}.model").write_bytes(contents)

@@ -15,6 +15,7 @@ from copy_artifact import copy_graph, make, make_with_options
 from pages import FILES
 
 from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.search_options import encode_constraints
 from keras_bahdanau_runtime.signature import SAMPLE
 from keras_bahdanau_runtime.site import write_site
@@ -248,15 +249,75 @@ def test_tokenizer_of_columns_gives_the_ids_of_the_library(page, sites, kind, jo
     check_tokenizer_in_browser(page, sites, tokenizer, [*texts, "a\tUNSEEN;PL", "\tN"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "normalization", "joint"),
+    [
+        ("words", "nfc", True),
+        ("words", "nfd", False),
+        ("symbols", None, True),
+        (("symbols", "words"), "nfd", False),
+    ],
+)
+def test_copied_words_have_the_ids_and_texts_of_the_library(
+    page, sites, kind, normalization, joint
+):
+    texts = random_texts()
+    tokenizer = Tokenizer.train(
+        *(texts[::2], texts[1::2], 300, joint),
+        min_frequency=3,
+        normalization=normalization,
+        kind=kind,
+        has_columns=True,
+        copied_words=3,
+    )
+    chosen = random.Random(5)
+    words = sorted({word for text in texts for word in text.split(" ")})
+    sources = [" ".join(chosen.choices(words, k=6)) for _ in range(300)]
+    targets = ["".join(chosen.sample(source, 5)) for source in sources[:50]]
+    targets += [" ".join(chosen.choices(source.split(" "), k=3)) for source in sources[50:]]
+    received = page.evaluate(
+        """async ([script, document, pairs]) => {
+            const { Tokenizer } = await import(script);
+            const tokenizer = new Tokenizer(document);
+            return pairs.map(([source, target]) => {
+                const { ids, words } = tokenizer.encodeSource(source);
+                const prefix = tokenizer.target.encodePrefix(target, words);
+                prefix?.completions.sort(([p, i], [q, j]) => p - q || i - j);
+                const forced = prefix && [prefix.ids, prefix.completions];
+                const first = tokenizer.target.pieces.length;
+                const output = tokenizer.target.tokens([first + 2, first, 5, 3], words);
+                return [ids, words, tokenizer.source.tokens(ids, words), output, forced];
+            });
+        }""",
+        [script_of(sites), tokenizer._document(), [*zip(sources, targets, strict=True)]],
+    )
+    expected, first = [], tokenizer.target_vocabulary_size - 3
+    for source, target in zip(sources, targets, strict=True):
+        try:
+            prefix = encode_constraints(tokenizer.for_source(source), target)
+            forced = [list(prefix.prefix), sorted(map(list, prefix.completions))]
+        except ValueError:
+            forced = None
+        output = tokenizer.target_tokens([first + 2, first, 5, EOS], source)
+        ids, words = tokenizer.encode_source(source), tokenizer.numbered_words(source)
+        expected.append([ids, words, tokenizer.source_tokens(source), output, forced])
+    assert received == expected
+
+
 def random_texts():
     chosen = random.Random(3)
     texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]
     return [*texts, "", " ", "don't, I'll  go", "<s> </s>", "aaaaaaa aaaa", "0123 ٣٣"]
 
 
-def check_tokenizer_in_browser(page, sites, tokenizer, texts):
+def script_of(sites):
+    """Return the address of the script of the tokenizer."""
     files = (sites[0] / "site" / "files").glob("*.js")
     [script] = [file.name for file in files if "class Tokenizer" in file.read_text("utf-8")]
+    return f"{sites[1]}/site/files/{script}"
+
+
+def check_tokenizer_in_browser(page, sites, tokenizer, texts):
     received = page.evaluate(
         """async ([script, document, texts]) => {
             const { Tokenizer } = await import(script);
@@ -271,7 +332,7 @@ def check_tokenizer_in_browser(page, sites, tokenizer, texts):
                 return [sources, source.tokens(sources), ids, tokens, forced];
             });
         }""",
-        [f"{sites[1]}/site/files/{script}", tokenizer._document(), texts],
+        [script_of(sites), tokenizer._document(), texts],
     )
     expected = []
     for text in texts:

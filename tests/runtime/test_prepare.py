@@ -224,6 +224,40 @@ def test_tokenizer_is_an_argument_or_is_learned_from_a_sample(tmp_path):
     assert PreparedCorpus(whole).tokenizer == Tokenizer.train(sources, targets, 300)
 
 
+def test_targets_have_the_copied_words_of_their_sources(tmp_path):
+    (tmp_path / "a.tsv").write_text("a Rex\tx Rex\na Max Rex\tx Rex Max\n")
+    options = {"tokenizer": "words", "joint": True, "vocabulary_size": 260}
+    (tmp_path / "b.tsv").write_text("a\tx\na\tx\n")  # neither name is in the vocabulary
+    vocabulary = prepare([tmp_path / "b.tsv"], None, tmp_path / "b", copied_words=2, **options)
+    tokenizer = PreparedCorpus(vocabulary).tokenizer
+    # " a" and " x" have the ids 4 and 5, and the copied words 6 and 7.
+    output = tmp_path / "corpus"
+    prepare([tmp_path / "a.tsv"], None, output, tokenizer)
+    shard = PreparedCorpus(output).shard(0)
+    ids = [row.tolist() for row in np.split(shard.ids, shard.offsets[1:-1])]
+    pairs = sorted(zip(ids[::2], ids[1::2], strict=True))
+    assert pairs == [([4, 6, 3], [5, 6, 3]), ([4, 6, 7, 3], [5, 7, 6, 3])]
+    prepare([tmp_path / "b.tsv"], None, tmp_path / "b", copied_words=2, **options)
+    for count, name in ((3, "3"), (None, "None")):
+        with pytest.raises(ValueError, match=f"`copied_words` was 2, is {name}"):
+            prepare([tmp_path / "b.tsv"], None, tmp_path / "b", copied_words=count, **options)
+
+
+def test_one_side_from_a_file_has_copied_words_with_one_that_is_learned(tmp_path):
+    (tmp_path / "a.tsv").write_text("a Rex\tx Rex\n" * 2)
+    Tokenizer.from_pieces(["a"], copied_words=7).save(tmp_path / "source.json")
+    options = {
+        "source_tokenizer": tmp_path / "source.json",
+        "target_tokenizer": "symbols",
+        "copied_words": 2,
+    }
+    for _ in range(2):  # the second call compares the corpus with its options
+        prepare([tmp_path / "a.tsv"], None, tmp_path / "corpus", **options)
+    tokenizer = PreparedCorpus(tmp_path / "corpus").tokenizer
+    assert tokenizer.copied_words == 2
+    assert tokenizer.encode_source("a Rex") == [4, 6, 3]
+
+
 def test_blank_and_long_pairs_are_counted(tmp_path, caplog):
     tokenizer = Tokenizer.train(["a"], ["a"], 260)  # a letter is an id, and so is a space
     (tmp_path / "en").write_text("abcdefgh\n\nab\nabc\n")

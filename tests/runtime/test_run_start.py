@@ -205,6 +205,18 @@ def test_the_kind_of_pieces_is_learned_and_recorded(tmp_path, options, kind):
         ({"tokenizer": "bytes", "vocabulary_size": 300}, "must be left out for `tokenizer` bytes"),
         ({"target_tokenizer": "a", "init": "run"}, "`target_tokenizer` must be left out for `in"),
         ({"target_tokenizer": "a", "joint": True}, "`joint` must be False for sides with diff"),
+        (
+            {"tokenizer": "a.model", "copied_words": 9},
+            "`copied_words` must be left out for the tokenizer a.m",
+        ),
+        (
+            {"tokenizer": "words", "source_tokenizer": "bpe", "copied_words": 9},
+            "`copied_words` must be 0 or left out for `tokenizer` bpe.* Received: 9",
+        ),
+        (
+            {"tokenizer": "words", "copied_words": 1025},
+            "`copied_words` must be an int .* at most 1024. Received",
+        ),
     ],
 )
 def test_options_of_a_tokenizer_that_is_not_learned_are_refused(tmp_path, values, message):

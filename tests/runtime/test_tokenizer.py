@@ -299,8 +299,8 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
         (lambda text: "[]", "expected an object with 'format'"),
         (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 5}),
-            "expected version 1 or 2 or 3 or 4",
+            lambda text: json.dumps({**json.loads(text), "version": 6}),
+            "expected version 1 or 2 or 3 or 4 or 5",
         ),
         (
             lambda text: json.dumps({**json.loads(text), "version": 2}),
@@ -359,6 +359,12 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
                 }
             ),
             "true only in a spelling 'byte-level'",
+        ),
+        (
+            lambda text: json.dumps(
+                {**json.loads(text), "version": 5, "spellings": [{}, {}], "copied_words": 16}
+            ),
+            "expected words or symbols on both sides for copied_words. Received: 16",
         ),
         (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
         (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),

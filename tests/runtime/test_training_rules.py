@@ -6,6 +6,7 @@ import json
 import pytest
 
 from keras_bahdanau.data.choices import apply_choices
+from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.training.options import CHOSEN_OPTIONS, TrainingOptions, upgrade_options
 from keras_bahdanau.training.rules import RULES, Rule, TextFacts, choose_training
@@ -15,7 +16,7 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 PHONEMES = [("read", "R EH1 D"), ("dear", "D IH1 R")] * 150
 # Options that are only for models and texts of other kinds, or that stay as they are.
 OPEN = {"every", "vocabulary_size", "joint", "normalization"}
-OPEN |= {"source_tokenizer", "target_tokenizer"}
+OPEN |= {"source_tokenizer", "target_tokenizer", "copied_words"}
 
 
 def options(**values):
@@ -176,6 +177,28 @@ def test_the_settings_for_a_side_from_a_file_follow_from_its_pieces(tmp_path, fi
     assert choices["best_by"].value == "bleu"
     assert choices["source_tokenizer"].value == "characters"
     assert choices["target_tokenizer"].reason == "given"
+
+
+def test_unknown_words_are_copied_by_a_model_that_copies_words(tmp_path, files):
+    def copied(**values):
+        choices = explain_run(TrainingOptions(**files | values))
+        return {choice.option: (choice.value, choice.reason) for choice in choices}.get(
+            "copied_words"
+        )
+
+    both = {"tokenizer": "symbols", "target_tokenizer": "words"}
+    assert copied(copy=True, **both) == (16, "unknown words can be copied")
+    assert copied(**both) is None
+    assert copied(copy=True, copied_words=3, **both) == (3, "given")
+    assert copied(copy=True, copied_words=0, **both) == (0, "given")
+    # The sources are characters, none of which has to be unknown.
+    assert copied(copy=True) is None
+    with pytest.raises(ValueError, match="`copied_words` must be 0 or left out for `tokenizer` ch"):
+        copied(copied_words=3)
+    given = TrainingOptions(**files | both, copy=True)
+    with start_run(given, tmp_path / "run", False, 0, lambda choices: None) as texts:
+        assert texts.options.copied_words == 16
+    assert PreparedCorpus(tmp_path / "run" / "corpus").tokenizer.copied_words == 16
 
 
 def saved(**values):

@@ -22,6 +22,8 @@ from keras_bahdanau_runtime.service import models
 from keras_bahdanau_runtime.service.schemas import TranslateRequest, parse_request
 from keras_bahdanau_runtime.service.settings import Limits
 
+# Both sides have "sleeps" as id 4. The ids 5 and 6 are words of the source.
+COPIED_WORDS = Tokenizer.from_pieces(["sleeps"], copied_words=2)._document()
 LIMITS = Limits(characters=60, tokens=30, texts=4)
 TEXT = "a man on a bike"
 LENGTH = 6  # of `TEXT` in tokens, including the end of sentence
@@ -31,7 +33,9 @@ WORDS = Tokenizer.train([TEXT], ["ein Mann ein Mann"], kind="words", min_frequen
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("options")
+    copied = {"document": COPIED_WORDS, "steps": COPY_STEPS, "score": COPY_SCORE}
     sources = {
+        "copied": make_with_options(folder / "copied", **copied),
         "new": make_with_options(folder / "new", steps=COPY_STEPS, score=COPY_SCORE),
         "old": make(folder / "old"),
         "words": make_with_options(folder / "words", document=WORDS, steps=COPY_STEPS),
@@ -314,6 +318,22 @@ def test_targets_are_scored(running):
     scores = running.web.post("/score", json=body).json()["scores"]
     assert [len(each["tokens"]) for each in scores] == [3, 6]
     assert [each["alignment"] for each in scores] == [None, None]
+
+
+def test_outputs_and_targets_have_the_words_of_their_texts(running):
+    texts = ["Rex sleeps", "Ada sleeps Rex"]
+    body = {"text": texts, "prefix": ["", "Re"], "model": "copied"}
+    translations = running.web.post("/translate", json=body).json()["translations"]
+    assert [each["text"] for each in translations] == ["Rex sleeps", "Rex sleeps Rex"]
+    body = {"text": texts, "target": ["Rex", "Rex"], "model": "copied"}
+    scores = running.web.post("/score", json=body).json()["scores"]
+    assert [each["total"] for each in scores] == [-(5 + 3) / 8, -(6 + 3) / 8]
+    assert [each["tokens"] for each in scores] == [["Rex", "</s>"]] * 2
+    body = {"text": "Ada sleeps Rex", "prefix": "Ada sleeps", "count": 1, "model": "copied"}
+    [word] = running.web.post("/alternatives", json=body).json()["alternatives"]
+    assert word["text"] == " Rex"
+    body = {"text": "Ada sleeps Rex", "model": "copied"}
+    assert '"text":"Ada sleeps Rex"' in running.web.post("/translate/stream", json=body).text
 
 
 def test_targets_are_aligned(running):

@@ -67,7 +67,7 @@ def attempt(path):
     try:
         tokenizer = Tokenizer.load(path)
         for text in TEXTS:
-            tokenizer.decode(tokenizer.encode_target(text))
+            tokenizer.decode(tokenizer.encode_target(text, text), text)
         tokenizer.encode_sources(TEXTS)
     except (ArtifactError, ValueError) as error:
         assert str(error) and "\n" not in str(error) and len(str(error)) < 2000, repr(error)

@@ -249,8 +249,8 @@ class TextModel(Model):
                 else:
                     rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
-                    _SearchPayload(ids, request.n_best, alignments, options, row)
-                    for ids, row in zip(encoded, rows, strict=True)
+                    _SearchPayload(text, ids, request.n_best, alignments, options, row)
+                    for text, ids, row in zip(texts, encoded, rows, strict=True)
                     if ids
                 ]
                 lengths = [len(ids) for ids in encoded if ids]
@@ -355,7 +355,7 @@ class TextModel(Model):
             with self.engine.reserve(len(texts), 0):
                 async with self.engine.deadline(timeout):
                     sources = await self._encode(texts)
-                    encoded = await self._encode(targets, "target")
+                    encoded = await self._encode(targets, "target", texts)
                     for name, side in (("text", sources), ("target", encoded)):
                         if not all(side):
                             raise ServiceError(
@@ -364,10 +364,13 @@ class TextModel(Model):
                                 f"Received: a blank text at index {side.index([])}",
                                 name,
                             )
-                    pairs = zip(sources, encoded, strict=True)
-                    payloads = [_ScorePayload(*pair, alignments) for pair in pairs]
-                    lengths = [max(len(source), len(target)) for source, target, _ in payloads]
-                    costs = [len(source) * len(target) for source, target, _ in payloads]
+                    pairs = [*zip(sources, encoded, strict=True)]
+                    payloads = [
+                        _ScorePayload(text, *pair, alignments)
+                        for text, pair in zip(texts, pairs, strict=True)
+                    ]
+                    lengths = [max(len(source), len(target)) for source, target in pairs]
+                    costs = [len(source) * len(target) for source, target in pairs]
                     results = await self._run(self._score, payloads, lengths, costs, len(texts))
             if alignments:
                 _check_weights([each.alignment for each in results])
@@ -480,19 +483,31 @@ class TextModel(Model):
             for name, each in texts.items():
                 check_characters(name, each, self.engine.limits.characters)
 
-    async def _encode(self, texts: Sequence[str], argument: str = "text") -> list[list[int]]:
+    async def _encode(
+        self,
+        texts: Sequence[str],
+        argument: str = "text",
+        sources: Sequence[str] | None = None,
+    ) -> list[list[int]]:
+        """Return the ids of texts or, with their `sources`, of targets."""
         manifest, limit = self.translator.manifest, self.engine.limits.tokens
-        longest = manifest.max_source_length
-        encode: Callable[[Sequence[str]], list[list[int]]] = self._encode_sources
-        if argument == "target":
-            longest, encode = manifest.search.max_length, self._encode_targets
+        longest, sizes = manifest.max_source_length, [*map(len, texts)]
+        if sources is not None:
+            longest = manifest.search.max_length
+            sizes = [size + len(source) for size, source in zip(sizes, sources, strict=True)]
         max_length = min(limit, longest or limit)
+
+        def encode(part: slice) -> list[list[int]]:
+            if sources is None:
+                return encode_texts(texts[part], self.tokenizer)
+            return self._encode_targets(texts[part], sources[part])
+
         try:
-            if sum(map(len, texts)) <= _SMALL_TEXTS:
-                encoded = encode(texts)
+            if sum(sizes) <= _SMALL_TEXTS:
+                encoded = encode(slice(None))
             else:
                 encoded = []
-                for part in _in_parts(texts):
+                for part in _in_parts(sizes):
                     encoded += await self.engine.prepare(encode, part)
         except ValueError as error:
             raise ServiceError("invalid", str(error), argument) from error
@@ -506,12 +521,9 @@ class TextModel(Model):
                 )
         return encoded
 
-    def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        return encode_texts(texts, self.tokenizer)
-
-    def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_targets(self, texts: Sequence[str], sources: Sequence[str]) -> list[list[int]]:
         """Return the ids of targets, an empty list for a blank one."""
-        encoded = self.tokenizer.encode_targets(texts)
+        encoded = self.tokenizer.encode_targets(texts, sources)
         warn_about_unknown("target", encoded)
         return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
@@ -563,6 +575,7 @@ class TextModel(Model):
 class _SearchPayload(NamedTuple):
     """A text to translate; the payloads of a batch have equal options."""
 
+    text: str
     ids: list[int]
     n_best: int
     alignments: bool
@@ -588,8 +601,9 @@ class _AlternativesPayload(NamedTuple):
 
 
 class _ScorePayload(NamedTuple):
-    """Ids of a text and of its target."""
+    """A text, its ids, and those of its target."""
 
+    text: str
     source: list[int]
     target: list[int]
     alignments: bool
@@ -624,9 +638,8 @@ class _SearchJob(_TextJob):
         for row, payload in enumerate(payloads):
             outputs = _outputs_of(arrays, row, payload.alignments)
             with argument_errors():  # the options leave no output
-                results.append(
-                    decode_hypotheses(self._tokenizer, outputs, payload.ids, payload.n_best)
-                )
+                tokenizer = self._tokenizer.for_source(payload.text)
+                results.append(decode_hypotheses(tokenizer, outputs, payload.ids, payload.n_best))
         return results
 
 
@@ -663,11 +676,15 @@ class _ScoreJob(_TextJob):
     batches_requests = True
 
     def _run(self, payloads: Sequence[_ScorePayload]) -> list[Any]:
-        sources, targets, alignments = zip(*payloads, strict=True)
+        _, sources, targets, alignments = zip(*payloads, strict=True)
         scorer = self._translator.open_scorer()
         arrays = scorer.score(pad(sources), pad(targets), any(alignments))
         return [
-            decode_score(self._tokenizer, _outputs_of(arrays, row, payload.alignments), payload[:2])
+            decode_score(
+                self._tokenizer.for_source(payload.text),
+                _outputs_of(arrays, row, payload.alignments),
+                (payload.source, payload.target),
+            )
             for row, payload in enumerate(payloads)
         ]
 
@@ -688,18 +705,19 @@ def _write_alignments(results: Sequence[Sequence[Translation]], rows: NDArray[An
                 row[column] = as_json(json_array(hypothesis.alignment))
 
 
-def _in_parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of at most `_TEXTS_AT_ONCE` characters, or of one text."""
-    part: list[str] = []
-    size = 0
-    for text in texts:
-        if part and size + len(text) > _TEXTS_AT_ONCE:
-            yield part
-            part, size = [], 0
-        part.append(text)
-        size += len(text)
-    if part:
-        yield part
+def _in_parts(sizes: Sequence[int]) -> Iterator[slice]:
+    """Yield parts of texts of at most `_TEXTS_AT_ONCE` characters, or of one text.
+
+    Args:
+        sizes: Number of characters of each text.
+    """
+    begin = total = 0
+    for end, size in enumerate(sizes):
+        if end > begin and total + size > _TEXTS_AT_ONCE:
+            yield slice(begin, end)
+            begin, total = end, 0
+        total += size
+    yield slice(begin, len(sizes))
 
 
 def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:

@@ -19,6 +19,10 @@ let others = 0;
 const LETTERS = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(isPrintable(byte) ? byte : 0x100 + others++));
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
+const toBytes = (text) => new TextEncoder().encode(text);
+const toLetters = (text) => Array.from(toBytes(text), (byte) => LETTERS[byte]);
+const withoutSpace = (part) => part.replace(/^ /, "");
+
 /** The vocabulary of one language. */
 class Side {
   /** `document` is a language of tokenizer.json; `spelling` that of its pieces, if the file has one. */
@@ -36,7 +40,7 @@ class Side {
     this.pieces = [];
     for (const [piece, id] of this.ids) {
       this.pieces[id] = piece[0] === MARK
-        ? new TextEncoder().encode(piece.slice(1))
+        ? toBytes(piece.slice(1))
         : Uint8Array.from(piece, (letter) => BYTES.get(letter));
     }
     this.longest = this.pieces.reduce((longest, piece, id) => id in SPECIAL ? longest : Math.max(longest, piece.length), 0);
@@ -53,8 +57,8 @@ class Side {
     return left * this.ids.size + right;
   }
 
-  /** Returns the ids of a text, the last of which is the end of the sentence. */
-  encode(text) {
+  /** Returns the parts of a text, whose pieces are found one part at a time, and the symbols of later columns. */
+  split(text) {
     if (this.form) text = text.normalize(this.form);
     const tab = this.hasColumns ? text.indexOf("\t") : -1;
     const symbols = tab < 0 ? [] : text.slice(tab).match(SYMBOL);
@@ -63,14 +67,31 @@ class Side {
     const parts = this.parts
       ? text.match(this.parts) ?? []
       : text.split(DIGIT).flatMap((part) => part.match(DIGIT) ? [part] : part.match(WORDS) ?? []);
-    const ids = parts.flatMap((part) => this.encodePart(part));
+    return { parts, symbols };
+  }
+
+  /**
+   * Returns the ids of a text, the last of which is the end of the sentence. `numbered` has the ids
+   * of numbered words, which are unknown to the vocabulary.
+   */
+  encode(text, numbered = new Map()) {
+    const { parts, symbols } = this.split(text);
+    const known = parts.map((part) => this.encodePart(part));
+    const ids = numbered.size
+      ? known.map(([id], index) => id === UNK ? numbered.get(withoutSpace(parts[index])) ?? UNK : id)
+      : known.flat();
     return [...ids, ...symbols.map((symbol) => this.ids.get(MARK + symbol) ?? UNK), EOS];
+  }
+
+  /** Returns the bytes of each id, with those of copied words. */
+  piecesWith(words) {
+    return words.length ? [...this.pieces, ...words.map((word) => toBytes(` ${word}`))] : this.pieces;
   }
 
   encodePart(part) {
     if (!this.cache.has(part)) {
       if (this.cache.size === MAX_CACHED_PARTS) this.cache.clear();
-      const letters = Array.from(new TextEncoder().encode(part), (byte) => LETTERS[byte]);
+      const letters = toLetters(part);
       const ids = this.merges ? this.merge(letters.map((letter) => this.ids.get(letter))) : [this.ids.get(letters.join("")) ?? UNK];
       this.cache.set(part, ids);
     }
@@ -96,29 +117,33 @@ class Side {
   /**
    * Returns the ids of the beginning of a text, and pairs of a position and an id that may end it
    * there, because its bytes start with all the rest; see `encode_constraints` in search_options.py.
-   * Returns null if no ids spell the beginning exactly.
+   * Returns null if no ids spell the beginning exactly. `words` are the numbered words of the source.
    */
-  encodePrefix(text) {
+  encodePrefix(text, words = []) {
+    const numbered = new Map(); // the first of two source pieces that are the same word
+    words.forEach((word, number) => { if (!numbered.has(word)) numbered.set(word, this.pieces.length + number); });
+    const pieces = this.piecesWith(words);
+    const longest = words.reduce((longest, word) => Math.max(longest, toBytes(word).length + 1), this.longest);
     const startsWith = (piece, bytes) => bytes.length <= piece.length && bytes.every((byte, index) => byte === piece[index]);
-    const ids = this.encode(text).slice(0, -1);
-    const addsSpace = this.stripsSpace && text && (!ids.length || ids[0] in SPECIAL || this.pieces[ids[0]][0] === 0x20);
+    const ids = this.encode(text, numbered).slice(0, -1);
+    const addsSpace = this.stripsSpace && text && (!ids.length || ids[0] in SPECIAL || pieces[ids[0]][0] === 0x20);
     // What is left of the bytes before each id and after the last one, up to one that spells other bytes.
-    const rests = [new TextEncoder().encode(addsSpace ? ` ${text}` : text)];
+    const rests = [toBytes(addsSpace ? ` ${text}` : text)];
     for (const id of ids) {
-      if (id in SPECIAL || !startsWith(rests.at(-1), this.pieces[id])) break;
-      rests.push(rests.at(-1).subarray(this.pieces[id].length));
+      if (id in SPECIAL || !startsWith(rests.at(-1), pieces[id])) break;
+      rests.push(rests.at(-1).subarray(pieces[id].length));
     }
     ids.length = rests.length - 1;
     const completions = new Map(); // a position for each id: the first one
-    for (let position = ids.length; position >= 0 && rests[position].length <= this.longest; position--) {
+    for (let position = ids.length; position >= 0 && rests[position].length <= longest; position--) {
       if (!rests[position].length) continue;
-      this.pieces.forEach((piece, id) => {
+      pieces.forEach((piece, id) => {
         if (!(id in SPECIAL) && id !== ids[position] && startsWith(piece, rests[position])) completions.set(id, position);
       });
     }
     if (rests.at(-1).length) { // a completion spells the beginning: the one that adds least to it
       if (!completions.size) return null;
-      const order = ([p, i], [q, j]) => q - p || this.pieces[i].length - this.pieces[j].length || i - j;
+      const order = ([p, i], [q, j]) => q - p || pieces[i].length - pieces[j].length || i - j;
       const [[position, last]] = Array.from(completions, ([id, position]) => [position, id]).sort(order);
       ids.splice(position, Infinity, last);
       completions.delete(last);
@@ -126,19 +151,23 @@ class Side {
     return { ids, completions: Array.from(completions, ([id, position]) => [position, id]) };
   }
 
-  /** Returns the readable piece of each id. A character of several ids is at the last of them. */
-  tokens(ids) {
+  /**
+   * Returns the readable piece of each id. A character of several ids is at the last of them.
+   * `words` are the numbered words of the source.
+   */
+  tokens(ids, words = []) {
+    const pieces = this.piecesWith(words);
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     const tokens = [];
     // An incomplete character belongs to the piece before.
     const end = () => { if (tokens.length) tokens[tokens.length - 1] += decoder.decode(); };
     for (const id of ids) {
       let text = "";
-      if (id in SPECIAL || !(id in this.pieces)) {
+      if (id in SPECIAL || !(id in pieces)) {
         end();
         if (id !== PAD && id !== BOS) text = id === EOS ? SPECIAL[EOS] : this.unknown;
       } else {
-        text = decoder.decode(this.pieces[id], { stream: true });
+        text = decoder.decode(pieces[id], { stream: true });
       }
       tokens.push(this.stripsSpace && !tokens.length ? text.replace(/^ /, "") : text);
     }
@@ -149,10 +178,28 @@ class Side {
 
 /** The tokenizer of an artifact. `contents` is the document of its tokenizer.json. */
 export class Tokenizer {
-  constructor({ source, target, spellings }) {
+  constructor({ source, target, spellings, copied_words }) {
     this.source = new Side(source, spellings?.[0]);
     const isShared = target === null && !this.source.hasColumns;
     this.target = isShared ? this.source : new Side(target ?? source, spellings?.[1]);
+    this.copiedWords = copied_words ?? 0;
+  }
+
+  /**
+   * Returns the ids of a source, and its numbered words, which have no piece in the target and can
+   * be copied; see text/copied_words.py. Without copied words there are none.
+   */
+  encodeSource(text) {
+    const numbered = new Map(), words = []; // source ids by the id of a known word and the text of others
+    for (const part of this.copiedWords ? this.source.split(text).parts : []) {
+      const [id] = this.source.encodePart(part);
+      const word = withoutSpace(part), key = id === UNK ? word : id;
+      const isCopied = id !== UNK && this.target.ids.has(toLetters(part).join(""));
+      if (isCopied || numbered.has(key) || words.length === this.copiedWords) continue;
+      numbered.set(key, this.source.pieces.length + words.length);
+      words.push(this.target.form ? word.normalize(this.target.form) : word);
+    }
+    return { ids: this.source.encode(text, numbered), words };
   }
 }
 

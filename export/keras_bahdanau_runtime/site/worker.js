@@ -94,7 +94,7 @@ async function openModel({ wasm, isOffline, files, ...model }) {
 /** Returns the best hypotheses for a text, best first, like `POST /translate` of the service. */
 async function translate({ session, tokenizer, dtypes, options, max_tokens, max_length, max_length_ratio }, { text, prefix, n_best, alignments, ...settings }) {
   if (!text.isWellFormed()) throw new SiteError("refused", "It contains half of a character.");
-  const source = tokenizer.source.encode(text);
+  const { ids: source, words } = tokenizer.encodeSource(text);
   if (source.length > max_tokens) throw new SiteError("too_large");
   const inputs = { source: new ort.Tensor("int32", Int32Array.from(source), [1, source.length]) };
   for (const [name, dtype] of Object.entries(dtypes)) {
@@ -102,7 +102,7 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     inputs[name] = new ort.Tensor(dtype, dtype === "int32" ? Int32Array.of(value) : Float32Array.of(value), []);
   }
   if ("prefix" in options) {
-    const encoded = prefix ? tokenizer.target.encodePrefix(prefix) : { ids: [], completions: [] };
+    const encoded = prefix ? tokenizer.target.encodePrefix(prefix, words) : { ids: [], completions: [] };
     if (encoded === null) throw new SiteError("refused", "Its given beginning has words or characters that the model cannot write.");
     const { ids, completions } = encoded;
     const ratio = Math.fround(max_length_ratio ?? Infinity); // float32 like the graph
@@ -113,7 +113,7 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
   }
   const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : []];
   const outputs = await session.run(inputs, fetched);
-  const sourceTokens = tokenizer.source.tokens(source);
+  const sourceTokens = tokenizer.source.tokens(source, words);
   const [, beam, steps] = outputs.tokens.dims;
   const hypotheses = [];
   for (let k = 0; k < Math.min(beam, n_best); k++) {
@@ -122,7 +122,7 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     const output = Array.from(outputs.tokens.data.subarray(k * steps, k * steps + outputs.lengths.data[k]));
     const end = output.includes(EOS) ? output.indexOf(EOS) : output.length;
     const ids = output.slice(0, end + 1);
-    const tokens = tokenizer.target.tokens(ids);
+    const tokens = tokenizer.target.tokens(ids, words);
     const row = (step) => Array.from(outputs.alignments.data.subarray((k * steps + step) * source.length, (k * steps + step + 1) * source.length));
     hypotheses.push({ text: tokens.slice(0, end).join(""), score, tokens, source_tokens: sourceTokens, alignment: alignments ? ids.map((_, step) => row(step)) : null });
   }

@@ -102,14 +102,19 @@ def byte_pieces(vocabulary: Mapping[str, int]) -> list[bytes]:
     >>> byte_pieces({"<pad>": 0, "a": 1, "Ġb": 2})
     [b'<pad>', b'a', b' b']
     """
-    byte_by_letter = _byte_by_letter()
     pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
     for piece, index in vocabulary.items():
         try:
-            pieces[index] = bytes([byte_by_letter[letter] for letter in piece])
+            pieces[index] = spelled_bytes(piece)
         except KeyError:  # not a byte-level piece: the library uses it literally
             pieces[index] = piece.encode("utf-8")
     return pieces
+
+
+def spelled_bytes(piece: str) -> bytes:
+    """Return the bytes of a byte-level piece; raise a `KeyError` for one with other letters."""
+    byte_by_letter = _byte_by_letter()
+    return bytes([byte_by_letter[letter] for letter in piece])
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 import bisect
 import codecs
+import copy
 import functools
+import itertools
 import json
 import operator
 import os
@@ -13,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
-from keras_bahdanau_runtime.errors import argument_error, require
+from keras_bahdanau_runtime.errors import ArgumentError, argument_error, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 from keras_bahdanau_runtime.text.charsmap import CharacterMap
 from keras_bahdanau_runtime.text.columns import MARK, SymbolEncoder, first_column, frequent_symbols
+from keras_bahdanau_runtime.text.copied_words import (
+    MAX_COPIED_WORDS,
+    NumberedWords,
+    encode_numbered,
+)
 from keras_bahdanau_runtime.text.pieces import SPELLINGS, Spelling
 from keras_bahdanau_runtime.text.split_text import MARKS, PieceJoiner, mark_of, piece_tokenizer
 from keras_bahdanau_runtime.text.tokenizer_import import (
@@ -40,10 +47,10 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
 )
 
 FORMAT = "keras_bahdanau tokenizer"
-# Version 2 also has the spelling of the pieces, version 3 rules that replace characters, and
-# version 4 sources of several columns. A tokenizer is written as the first version that has what it
-# needs, which earlier versions of this package can read.
-VERSIONS = (1, 2, 3, 4)
+# Version 2 also has the spelling of the pieces, version 3 rules that replace characters, version 4
+# sources of several columns, and version 5 copied words. A tokenizer is written as the first
+# version that has what it needs, which earlier versions of this package can read.
+VERSIONS = (1, 2, 3, 4, 5)
 # Fields of a spelling, by the first version that has them, if it is not version 2.
 _SPELLING_FIELDS = {"charsmap": 3, "has_columns": 4}
 KINDS = ("bpe", "words", "characters", "symbols", "bytes")
@@ -66,6 +73,7 @@ class TextDecoder:
         pieces: The bytes of each id; see `Tokenizer.target_decoder`.
         spelling: `Spelling` of the pieces. It states whether a space at the start is removed, and
             the mark of another tool, which is removed, too.
+        words: The copied words, whose ids follow those of the pieces.
 
     Example:
 
@@ -79,8 +87,9 @@ class TextDecoder:
         self,
         pieces: Sequence[bytes],
         spelling: Spelling = Spelling(),  # noqa: B008 - immutable
+        words: Sequence[str] = (),
     ) -> None:
-        self._pieces, self._spelling = pieces, spelling
+        self._pieces, self._spelling, self._words = pieces, spelling, words
         self._join = None if spelling.mark is None else PieceJoiner(spelling.mark)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
@@ -93,7 +102,7 @@ class TextDecoder:
         if self._has_piece(index):
             text = self._decode(self._pieces[index])
         else:
-            text = self.end() + (SPECIAL[EOS] if index == EOS else self._spelling.unknown)
+            text = self.end() + self._name(index)
         if self._join is not None and index != EOS:
             text = self._join(text)
         return text.removeprefix(" ") if is_first and self._spelling.strips_space else text
@@ -124,6 +133,40 @@ class TextDecoder:
     def _has_piece(self, index: int) -> bool:
         return index not in SPECIAL and index < len(self._pieces)
 
+    def _name(self, index: int) -> str:
+        """Return the text of an id without a piece."""
+        number = index - len(self._pieces)
+        if 0 <= number < len(self._words):
+            return f" {self._words[number]}"
+        return SPECIAL[EOS] if index == EOS else self._spelling.unknown
+
+
+class _PieceIndex:
+    """Ids of pieces by their first bytes, sorted when they are first needed.
+
+    Args:
+        pieces: The bytes of each id, special ones included.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+
+    def starting_with(self, start: bytes) -> list[int]:
+        """Return the ids of pieces that start with `start`, without special ids."""
+        low = bisect.bisect_left(self._sorted, (start, 0))
+        high = bisect.bisect_left(self._sorted, (start + b"\xff" * 64, 0))
+        matches = (self._sorted[i] for i in range(low, high))
+        return [index for piece, index in matches if piece.startswith(start)]
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Number of bytes of the longest piece that is not special."""
+        return max((len(piece) for piece, _ in self._sorted), default=0)
+
+    @functools.cached_property
+    def _sorted(self) -> list[tuple[bytes, int]]:
+        return sorted((p, i) for i, p in enumerate(self._pieces) if i not in SPECIAL)
+
 
 class Tokenizer:
     r"""Conversion of text to ids and back.
@@ -147,11 +190,20 @@ class Tokenizer:
     Most users call `Tokenizer.train` or `Tokenizer.load`. `Tokenizer.from_pieces` makes a tokenizer
     of text that another tool has split already. Other pieces are unknown to it.
 
+    With `copied_words`, a model that copies can also copy words that no vocabulary has. Both sides
+    have that many more ids after those of the pieces. In each source, the words without a target
+    piece are numbered in the order of their first occurrence, and these ids represent them: in the
+    source the unknown ones, in the target all of them.
+
     Args:
         source: `tokenizers.Tokenizer` of the source language.
         target: `tokenizers.Tokenizer` of the target language; `None` if both share a vocabulary.
         source_spelling: `Spelling` of the source pieces.
         target_spelling: `Spelling` of the target pieces; not used if both share a vocabulary.
+        copied_words: Number of additional ids, for sides whose pieces are words or symbols.
+
+    Raises:
+        ValueError: `copied_words` is out of range, or above 0 for other pieces.
 
     Example:
 
@@ -163,7 +215,14 @@ class Tokenizer:
     >>> tokenizer = Tokenizer.train(["talo\tN;PL"], ["talot"], has_columns=True, min_frequency=1)
     >>> tokenizer.source_tokens("talo\tN;SG;PL")
     ['talo', '\tN', '<unk>', ';PL', '</s>']
+    >>> tokenizer = Tokenizer.from_pieces(["sleeps"], ["schläft"], copied_words=2)
+    >>> tokenizer.encode_source("Rex sleeps"), tokenizer.encode_target("Rex schläft", "Rex sleeps")
+    ([5, 4, 3], [5, 4, 3])
+    >>> tokenizer.decode([5, 4, 3], source="Ada sleeps")
+    'Ada schläft'
     """
+
+    _words: Sequence[str] = ()  # numbered words of the source of `for_source`
 
     def __init__(
         self,
@@ -171,6 +230,7 @@ class Tokenizer:
         target: Any = None,
         source_spelling: Spelling = Spelling(),  # noqa: B008 - immutable
         target_spelling: Spelling = Spelling(),  # noqa: B008
+        copied_words: int = 0,
     ) -> None:
         self._source = source
         self._target = source if target is None else target
@@ -184,10 +244,23 @@ class Tokenizer:
         self._target_pieces = (
             self._source_pieces if target is None else target_spelling.pieces(target.get_vocab())
         )
+        self._piece_index = _PieceIndex(self._target_pieces)
         self._symbols: SymbolEncoder | None = None
         if source_spelling.has_columns:
             symbols = source_spelling.symbols(source.get_vocab())
             self._symbols = SymbolEncoder(symbols, self.normalization)
+        check_range("copied_words", copied_words, int, 0, MAX_COPIED_WORDS)
+        if copied_words and not self._has_words:
+            raise argument_error(
+                "copied_words",
+                "be 0 unless the pieces of both sides are words, symbols or those of `from_pieces`",
+                copied_words,
+            )
+        self._copied_words = copied_words
+        self._numbered: NumberedWords | None = None
+        if copied_words:
+            copied_ids = self.copied_ids()
+            self._numbered = NumberedWords(source, self._target, copied_ids, copied_words)
 
     @classmethod
     def train(
@@ -200,6 +273,7 @@ class Tokenizer:
         normalization: str | None = None,
         kind: str | tuple[str, str] = "bpe",
         has_columns: bool = False,
+        copied_words: int = 0,
     ) -> "Tokenizer":
         """Learn the pieces from text.
 
@@ -224,6 +298,10 @@ class Tokenizer:
             has_columns: Whether a source has several columns, joined by tabs. The kind is that of
                 the first column. The symbols of the others have at most `vocabulary_size` ids in
                 addition to these.
+            copied_words: Largest number of different words of a source that can be copied although
+                they have no target piece, at most 1024. Each is an id in addition to the others.
+                For the kinds "words" and "symbols" only; texts of other kinds are spelled with
+                pieces that every text has.
 
         Returns:
             A `Tokenizer`.
@@ -231,7 +309,8 @@ class Tokenizer:
         Raises:
             ValueError: `vocabulary_size` is below 260 or above 2**20, `min_frequency` is below 1,
                 `normalization` or `kind` is unknown, a `joint` vocabulary has two kinds or
-                "nfd", or `sources` or `targets` contain an item that is not text, or no text.
+                "nfd", `copied_words` is out of range or above 0 for another kind, or `sources` or
+                `targets` contain an item that is not text, or no text.
         """
         check_range(
             "vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE
@@ -258,15 +337,18 @@ class Tokenizer:
             spellings[0] = replace(spellings[0], has_columns=True)
         if joint:
             side = _learn(sources + targets, kinds[0], normalization, *settings, symbols)
-            return cls(side, None, spellings[0])
+            return cls(side, None, spellings[0], copied_words=copied_words)
         forms = (normalization, "nfc" if normalization == "nfd" else normalization)
         source = _learn(sources, kinds[0], forms[0], *settings, symbols)
         target = _learn(targets, kinds[1], forms[1], *settings)
-        return cls(source, target, *spellings)
+        return cls(source, target, spellings[0], spellings[1], copied_words)
 
     @classmethod
     def from_pieces(
-        cls, sources: Sequence[str], targets: Sequence[str] | None = None
+        cls,
+        sources: Sequence[str],
+        targets: Sequence[str] | None = None,
+        copied_words: int = 0,
     ) -> "Tokenizer":
         """Return a tokenizer of text that is split already, into pieces separated by spaces.
 
@@ -277,12 +359,14 @@ class Tokenizer:
         Args:
             sources: Pieces of the source language in the order of their ids, which start at 4.
             targets: Pieces of the target language; `None` if both languages share their pieces.
+            copied_words: As for `train`.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
-            ValueError: A piece is not a str, is empty or contains a space, or occurs twice.
+            ValueError: A piece is not a str, is empty or contains a space, or occurs twice; or
+                `copied_words` is out of range.
 
         Example:
 
@@ -293,9 +377,9 @@ class Tokenizer:
         """
         source, spelling = piece_tokenizer("sources", sources), Spelling(mark=mark_of(sources))
         if targets is None:
-            return cls(source, None, spelling)
+            return cls(source, None, spelling, copied_words=copied_words)
         target = piece_tokenizer("targets", targets)
-        return cls(source, target, spelling, Spelling(mark=mark_of(targets)))
+        return cls(source, target, spelling, Spelling(mark=mark_of(targets)), copied_words)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
@@ -325,11 +409,21 @@ class Tokenizer:
             if not isinstance(document, dict) or "format" in document or "model" not in document:
                 return cls.parse(contents, path)
             document, spelling = hugging_face_document(document, path)
-        return cls._restored(path, document, None, spelling)
+        return cls._restored(path, (document, None), (spelling, Spelling()))
 
     @classmethod
-    def combine(cls, source: "Tokenizer", target: "Tokenizer") -> "Tokenizer":
+    def combine(
+        cls, source: "Tokenizer", target: "Tokenizer", copied_words: int = 0
+    ) -> "Tokenizer":
         """Return a tokenizer with the source side of one tokenizer and the target side of another.
+
+        Args:
+            source: A `Tokenizer`.
+            target: A `Tokenizer`.
+            copied_words: As for `train`; those of the two tokenizers do not count.
+
+        Raises:
+            ValueError: `copied_words` is out of range, or above 0 for pieces of another kind.
 
         Example:
 
@@ -337,7 +431,8 @@ class Tokenizer:
         >>> Tokenizer.combine(english, german).joint
         False
         """
-        return cls(source.source, target.target, source._spellings[0], target._spellings[1])
+        spellings = source._spellings[0], target._spellings[1]
+        return cls(source.source, target.target, *spellings, copied_words)
 
     @classmethod
     def parse(cls, contents: bytes, path: str | os.PathLike[str] = "the tokenizer") -> "Tokenizer":
@@ -364,18 +459,34 @@ class Tokenizer:
                     f"{path}: expected a spelling of targets without columns. "
                     f"Received: {reprlib.repr(items[1])}"
                 )
-        return cls._restored(path, document.get("source"), document.get("target"), *spellings)
+        copied_words: Any = 0
+        if document["version"] >= 5:
+            copied_words = document.get("copied_words")
+            if type(copied_words) is not int or not 0 < copied_words <= MAX_COPIED_WORDS:
+                raise ValueError(
+                    f"{path}: expected copied_words from 1 to {MAX_COPIED_WORDS}. "
+                    f"Received: {reprlib.repr(copied_words)}"
+                )
+        documents = document.get("source"), document.get("target")
+        return cls._restored(path, documents, (spellings[0], spellings[1]), copied_words)
 
     @classmethod
     def _restored(
-        cls, path: str | os.PathLike[str], source: Any, target: Any, *spellings: Spelling
+        cls,
+        path: str | os.PathLike[str],
+        documents: tuple[Any, Any],
+        spellings: tuple[Spelling, Spelling],
+        copied_words: int = 0,
     ) -> "Tokenizer":
-        """Return the tokenizer of the JSON of each language, and `None` for a shared one."""
+        """Return the tokenizer of the JSON of each language; `None` for a shared one."""
+        source, target = documents
         sides = [_restore(path, "source", source)]
         if target is not None:
             sides.append(_restore(path, "target", target))
         try:
-            tokenizer = cls(sides[0], sides[1] if target is not None else None, *spellings)
+            tokenizer = cls(
+                sides[0], sides[1] if target is not None else None, *spellings, copied_words
+            )
             for document, replace in (
                 (source, tokenizer._replace_source),
                 (target, tokenizer._replace_target),
@@ -384,6 +495,11 @@ class Tokenizer:
                     check_growth(document, replace.growth)
         except InvalidTokenizer as error:
             raise path_error(path, "rules that SentencePiece writes", error) from error
+        except ArgumentError as error:
+            raise ValueError(
+                f"{path}: expected words or symbols on both sides for copied_words. "
+                f"Received: {copied_words}"
+            ) from error
         return tokenizer
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -419,12 +535,15 @@ class Tokenizer:
         }
         sides = self._source, self._target
         is_converted = any(side.id_to_token(EOS) != SPECIAL[EOS] for side in sides)
-        if is_converted or self._spellings != (Spelling(), Spelling()):
+        is_plain = self._spellings == (Spelling(), Spelling()) and not self._copied_words
+        if is_converted or not is_plain:
             document["version"] = 2
             document["spellings"] = [asdict(spelling) for spelling in self._spellings]
         for name, version in _SPELLING_FIELDS.items():
             if any(getattr(spelling, name) for spelling in self._spellings):
                 document["version"] = version
+        if self._copied_words:
+            document |= {"version": 5, "copied_words": self._copied_words}
         for name, version in _SPELLING_FIELDS.items():
             if document["version"] < version:
                 for spelling in document.get("spellings", []):
@@ -501,14 +620,50 @@ class Tokenizer:
         return self._target
 
     @property
+    def copied_words(self) -> int:
+        """Number of ids of copied words, which are the last ones of both sides."""
+        return self._copied_words
+
+    @property
     def source_vocabulary_size(self) -> int:
-        """Number of ids on the source side."""
-        return int(self._source.get_vocab_size())
+        """Number of ids on the source side, with those of copied words."""
+        return int(self._source.get_vocab_size()) + self._copied_words
 
     @property
     def target_vocabulary_size(self) -> int:
-        """Number of ids on the target side."""
-        return int(self._target.get_vocab_size())
+        """Number of ids on the target side, with those of copied words."""
+        return int(self._target.get_vocab_size()) + self._copied_words
+
+    @property
+    def _has_words(self) -> bool:
+        """Whether a text of each side is split into the words that `NumberedWords` expects."""
+        sides = zip((self._source, self._target), self._spellings, strict=True)
+        return all(_kind_of(*side) in ("words", "symbols") or _is_split(*side) for side in sides)
+
+    def numbered_words(self, source: str) -> list[str]:
+        """Return the words of a source that ids of copied words represent, in their order.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.from_pieces(["Ada", "."], ["."], copied_words=2)
+        >>> tokenizer.numbered_words("Rex . Ada . Rex . Max .")
+        ['Rex', 'Ada']
+        """
+        if self._numbered is None:
+            return []
+        return self._numbered.of_text(source if self._symbols is None else first_column(source))
+
+    def for_source(self, source: str) -> "Tokenizer":
+        """Return a tokenizer of the targets of one source, which has its numbered words.
+
+        It is this tokenizer if there are no `copied_words`.
+        """
+        if self._numbered is None:
+            return self
+        check_text("source", source)
+        tokenizer = copy.copy(self)
+        tokenizer._words = self.numbered_words(source)
+        return tokenizer
 
     def encode_source(self, text: str) -> list[int]:
         """Encode a source text.
@@ -522,18 +677,28 @@ class Tokenizer:
         Raises:
             ValueError: `text` is not a `str`, or contains lone surrogates.
         """
-        if self._symbols is None:
-            return _encode(self._source, text, self._replace_source)
-        check_text("text", text)
-        first, symbols = self._symbols.split(text)
-        return [*_encode(self._source, first)[:-1], *symbols, EOS]
+        first, symbols = text, list[int]()
+        if self._symbols is not None:
+            check_text("text", text)
+            first, symbols = self._symbols.split(text)
+        ids = _encode(self._source, first, self._replace_source)
+        if self._numbered is not None:
+            ids = self._numbered.encode(first, ids)
+        return [*ids[:-1], *symbols, EOS] if symbols else ids
 
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode source texts in parallel on all cores; see `encode_source`."""
+        columns: list[tuple[str, list[int]]] = []
+        if self._symbols is not None:
+            columns = [*map(self._symbols.split, checked_texts("texts", texts))]
+            texts = [first for first, _ in columns]
+        elif self._numbered is not None:
+            texts = checked_texts("texts", texts)  # which may be an iterator, and are read twice
+        encoded = _encode_many(self._source, texts, self._replace_source)
+        if self._numbered is not None:
+            encoded = [*map(self._numbered.encode, texts, encoded)]
         if self._symbols is None:
-            return _encode_many(self._source, texts, self._replace_source)
-        columns = [*map(self._symbols.split, checked_texts("texts", texts))]
-        encoded = _encode_many(self._source, [first for first, _ in columns], None)
+            return encoded
         return [
             [*ids[:-1], *symbols, EOS] for ids, (_, symbols) in zip(encoded, columns, strict=True)
         ]
@@ -541,20 +706,28 @@ class Tokenizer:
     def copied_ids(self) -> list[int]:
         r"""Return the target id with the same piece as each source id, `PAD` where there is none.
 
-        Special pieces, and the symbols of a source with columns, have none.
+        Special pieces, and the symbols of a source with columns, have none. With `copied_words`,
+        other pieces without one, and the ids of copied words, have `UNK`: they are copied as
+        numbered words.
 
         Example:
 
         >>> tokenizer = Tokenizer.from_pieces(["Rex", "sleeps"], ["schläft", "Rex"])
         >>> tokenizer.copied_ids()
         [0, 0, 0, 0, 5, 0]
+        >>> Tokenizer.combine(tokenizer, tokenizer, copied_words=2).copied_ids()
+        [0, 0, 0, 0, 5, 1, 1, 1]
         """
-        targets = {piece: index for index, piece in enumerate(self._target_pieces)}
-        ids = [targets.get(piece, PAD) for piece in self._source_pieces]
+        missing = UNK if self._copied_words else PAD
         symbols = self._spellings[0].symbols(self._source.get_vocab()).values()
+        excluded = {*SPECIAL, *(symbols if self.joint else ())}
+        targets = {
+            piece: index for index, piece in enumerate(self._target_pieces) if index not in excluded
+        }
+        ids = [targets.get(piece, missing) for piece in self._source_pieces]
         for index in (*SPECIAL, *symbols):
             ids[index] = PAD
-        return [PAD if index in SPECIAL else index for index in ids]
+        return ids + [UNK] * self._copied_words
 
     def unknown_symbols(self, text: str) -> list[str]:
         r"""Return the unknown symbols in the later columns of a source text.
@@ -567,13 +740,46 @@ class Tokenizer:
         """
         return [] if self._symbols is None else self._symbols.unknown(text)
 
-    def encode_target(self, text: str) -> list[int]:
-        """Encode a target text; see `encode_source`."""
-        return _encode(self._target, text, self._replace_target)
+    def encode_target(self, text: str, source: str | None = None) -> list[int]:
+        """Encode a target text; see `encode_source`.
 
-    def encode_targets(self, texts: Iterable[str]) -> list[list[int]]:
-        """Encode target texts; see `encode_sources`."""
-        return _encode_many(self._target, texts, self._replace_target)
+        Args:
+            text: Any text.
+            source: Its source text, whose numbered words have ids in it; `None` for a text whose
+                unknown words are all `UNK`. It matters only with `copied_words`.
+        """
+        if source is not None:
+            return self.for_source(source).encode_target(text)
+        ids = _encode(self._target, text, self._replace_target)
+        return self._encode_numbered(text, ids, self._words)
+
+    def encode_targets(
+        self, texts: Iterable[str], sources: Iterable[str] | None = None
+    ) -> list[list[int]]:
+        """Encode target texts; see `encode_sources`.
+
+        Args:
+            texts: Texts.
+            sources: As many source texts, as for `encode_target`; `None` for none.
+
+        Raises:
+            ValueError: As `encode_target`, or there are not as many sources.
+        """
+        if self._numbered is None or sources is None:
+            return _encode_many(self._target, texts, self._replace_target)
+        texts, sources = checked_texts("texts", texts), checked_texts("sources", sources)
+        encoded = _encode_many(self._target, texts, self._replace_target)
+        if len(sources) != len(texts):
+            raise argument_error(
+                "sources", f"have one text for each of {len(texts)}", received=str(len(sources))
+            )
+        return [
+            self._encode_numbered(text, ids, self.numbered_words(source)) if UNK in ids else ids
+            for text, ids, source in zip(texts, encoded, sources, strict=True)
+        ]
+
+    def _encode_numbered(self, text: str, ids: list[int], words: Sequence[str]) -> list[int]:
+        return encode_numbered(self._target, text, ids, words, len(self._target_pieces))
 
     def join_target(self, text: str) -> str:
         """Return a target text without the marks of its pieces, as `decode` returns it.
@@ -610,7 +816,10 @@ class Tokenizer:
 
     def target_piece(self, index: int) -> bytes:
         """Return the bytes of a target id; the spelling of a special piece such as `"</s>"`."""
-        return self._target_pieces[index]
+        number = index - len(self._target_pieces)
+        if number < 0:
+            return self._target_pieces[index]
+        return self._word_pieces[number] if number < len(self._words) else SPECIAL[UNK].encode()
 
     def target_ids_starting_with(self, start: bytes) -> list[int]:
         """Return the target ids whose bytes start with `start`, without special ids.
@@ -621,26 +830,25 @@ class Tokenizer:
         >>> [tokenizer.target_piece(i) for i in tokenizer.target_ids_starting_with(b" a")]
         [b' a', b' ab']
         """
-        pieces = self._sorted_target_pieces
-        low = bisect.bisect_left(pieces, (start, 0))
-        high = bisect.bisect_left(pieces, (start + b"\xff" * 64, 0))
-        matches = (pieces[i] for i in range(low, high))
-        return [index for piece, index in matches if piece.startswith(start)]
+        words = zip(self._word_pieces, itertools.count(len(self._target_pieces)), strict=False)
+        matches = [index for piece, index in words if piece.startswith(start)]
+        return self._piece_index.starting_with(start) + matches
 
-    @functools.cached_property
+    @property
     def longest_target_piece(self) -> int:
         """Number of bytes of the longest target piece that is not special."""
-        return max(len(piece) for piece, _ in self._sorted_target_pieces)
+        return max(self._piece_index.longest, *map(len, self._word_pieces), 0)
 
-    @functools.cached_property
-    def _sorted_target_pieces(self) -> list[tuple[bytes, int]]:
-        return sorted((p, i) for i, p in enumerate(self._target_pieces) if i not in SPECIAL)
+    @property
+    def _word_pieces(self) -> list[bytes]:
+        return [f" {word}".encode() for word in self._words]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         """Decode target ids to text.
 
         Args:
             ids: Target ids. They are read up to the first `EOS`, without `PAD` and `BOS`.
+            source: The source text, for the ids of its numbered words; `None` for none.
 
         Returns:
             The text. Bytes that form no character become U+FFFD; a model may output them, but no
@@ -651,7 +859,7 @@ class Tokenizer:
         """
         ids = self._until_end(ids)
         words = ids[:-1] if ids[-1:] == [EOS] else ids
-        return "".join(self.target_decoder().tokens(words))
+        return "".join(self.target_decoder(source).tokens(words))
 
     def source_tokens(self, text: str) -> list[str]:
         """Return the readable piece of each id of a source text.
@@ -670,13 +878,14 @@ class Tokenizer:
         >>> Tokenizer.train(["ab ab"], ["ab"], vocabulary_size=300).source_tokens("ab ab é")
         ['ab', ' ab', ' ', '', 'é', '</s>']
         """
-        return self.source_decoder().tokens(self.encode_source(text))
+        return self.for_source(text).source_decoder().tokens(self.encode_source(text))
 
-    def target_tokens(self, ids: Iterable[int]) -> list[str]:
+    def target_tokens(self, ids: Iterable[int], source: str | None = None) -> list[str]:
         """Return the readable piece of each target id.
 
         Args:
             ids: Target ids, read like those of `decode`.
+            source: As for `decode`.
 
         Returns:
             A string for each id that is read, `"</s>"` for `EOS`.
@@ -684,15 +893,20 @@ class Tokenizer:
         Raises:
             ValueError: An id is not an int, or is outside the target vocabulary.
         """
-        return self.target_decoder().tokens(self._until_end(ids))
+        return self.target_decoder(source).tokens(self._until_end(ids))
 
     def source_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one source text."""
-        return TextDecoder(self._source_pieces, self._spellings[0])
+        return TextDecoder(self._source_pieces, self._spellings[0], self._words)
 
-    def target_decoder(self) -> TextDecoder:
-        """Return a `TextDecoder` for the ids of one target text."""
-        return TextDecoder(self._target_pieces, self._spellings[1])
+    def target_decoder(self, source: str | None = None) -> TextDecoder:
+        """Return a `TextDecoder` for the ids of one target text.
+
+        Args:
+            source: As for `decode`.
+        """
+        words = self._words if source is None else self.for_source(source)._words
+        return TextDecoder(self._target_pieces, self._spellings[1], words)
 
     def _until_end(self, ids: Iterable[int]) -> list[int]:
         """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""
@@ -808,6 +1022,13 @@ def _kind_of(side: Any, spelling: Spelling) -> str:
             size = len(vocabulary) - len(spelling.symbols(vocabulary))
             return "bytes" if kind == "bpe" and size <= MIN_VOCABULARY_SIZE else kind
     return "other"
+
+
+def _is_split(side: Any, spelling: Spelling) -> bool:
+    """Return whether the pieces of one side are those of `Tokenizer.from_pieces`."""
+    plain = Spelling(mark=spelling.mark, has_columns=spelling.has_columns)
+    has_spelling = spelling.mark is not None and spelling == plain
+    return has_spelling and _form(side) == _form(piece_tokenizer("pieces", []))
 
 
 def _learn(

@@ -676,6 +676,15 @@ def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split
         _evaluators(options(**LENGTH), [([split], ["Tor"])], tokenizer)
 
 
+def test_held_out_targets_have_the_copied_words_of_their_sources():
+    tokenizer = Tokenizer.from_pieces(["a"], ["x"], copied_words=3)
+    held_out = [(["Rex a Max"], ["x Max Tom"])]
+    loss, _ = _evaluators(options(best_by="loss", batch_size=9, **LENGTH), held_out, tokenizer)
+    _, labels = loss.dataset[0]
+    # "Rex" is 5, "a" 6, which has no target piece, and "Max" 7.
+    assert labels[0, :4].tolist() == [4, 7, 1, 3]
+
+
 def test_a_split_text_of_unknown_pieces_is_logged_with_their_share(caplog):
     tokenizer = Tokenizer.from_pieces(["Fuß@@", "ball"])
     _evaluators(options(**LENGTH), [(["ein Tor ball"], ["Fuß@@ ball"])], tokenizer)
