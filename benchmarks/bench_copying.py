@@ -137,7 +137,7 @@ def measure_words(output):
         errors = []
         for name in ("dev", "test"):
             report = json.loads(run_command("evaluate", run, output / f"{name}.tsv", "--json"))
-            errors.append(f"{report['word_error_rate']['value']:.1f}")
+            errors.append(f"{100 - report['exact']:.1f}")
         print(f"| `{flag}` | {' | '.join(errors)} |", flush=True)
 
 
