@@ -113,8 +113,9 @@ class PointerGenerator(SequenceLayer):
     >>> layer = PointerGenerator()
     >>> features, weights = np.zeros((1, 1, 4)), np.array([[[0.25, 0.75, 0.0]]])
     >>> logits = layer(np.zeros((1, 1, 8)), features, weights, np.array([[6, 5, 3]]))
-    >>> keras.ops.softmax(logits).numpy().round(4).tolist()          # g = 1/2
-    [[[0.0625, 0.0625, 0.0625, 0.0625, 0.0625, 0.4375, 0.1875, 0.0625]]]
+    >>> logits = keras.ops.convert_to_numpy(logits)[0, 0]            # g = 1/2
+    >>> (np.exp(logits) / np.exp(logits).sum()).round(4).tolist()
+    [0.0625, 0.0625, 0.0625, 0.0625, 0.0625, 0.4375, 0.1875, 0.0625]
     """
 
     def __init__(
@@ -168,13 +169,9 @@ class PointerGenerator(SequenceLayer):
                     self.copied_words,
                 )
 
-    def build(
-        self, logits_shape, features_shape, weights_shape=None, source_shape=None, annotations=None
-    ):
+    def build(self, logits_shape, features_shape, weights_shape=None, source_shape=None):
         self._first_word = logits_shape[-1] - self.copied_words
-        self.gate_layer.build((None, features_shape[-1]))
-        if self.attention is not None:
-            build_sublayer(self.attention, features_shape, annotations)
+        build_sublayer(self.gate_layer, (None, features_shape[-1]))
 
     @property
     def _dtype(self):

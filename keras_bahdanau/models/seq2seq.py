@@ -246,9 +246,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
             )
         if self.copy is not None:
-            logits = (None, None, self.target_vocabulary_size)
-            if not self.copy.built:
-                self.copy.build(logits, outputs, annotations=annotations)
+            build_sublayer(self.copy, (None, None, self.target_vocabulary_size), outputs)
+            if self.copy.attention is not None:
+                build_sublayer(self.copy.attention, outputs, annotations)
         self.built = True
 
     def fit(self, *args, **kwargs):
