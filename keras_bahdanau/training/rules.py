@@ -110,7 +110,7 @@ RULES = (
         lambda facts: facts.target_kind in SHORT_KINDS and facts.pairs < FEW_PAIRS,
         {**_SHORT_TEXTS, **_FAST},
         updates=1400,
-        validation_updates=160,
+        validation_updates=320,
         length_factor=2,
     ),
     Rule(
