@@ -173,7 +173,8 @@ class RNNSearch(Seq2Seq):
             tokenizer: A `Tokenizer`. It determines the sizes of the vocabularies, and `translate`
                 uses it.
             **arguments: Other arguments of the class. `maxout_units` is `embedding_dim` by default.
-                With `copy=True` a source piece is copied as the same target piece.
+                With `copy=True` a source piece is copied as the same target piece, and a word of
+                the tokenizer's `copied_words` as itself.
 
         Raises:
             ValueError: If `tokenizer` is not a `Tokenizer`, and for the errors of the class.
@@ -200,7 +201,10 @@ class RNNSearch(Seq2Seq):
         arguments.setdefault("maxout_units", arguments["embedding_dim"])
         if arguments["copy"] is True:
             arguments["copy"] = PointerGenerator(
-                tokenizer.copied_ids(), dtype=arguments.get("dtype"), name="copy"
+                tokenizer.copied_ids(),
+                tokenizer.copied_words,
+                dtype=arguments.get("dtype"),
+                name="copy",
             )
         return cls(tokenizer=tokenizer, **arguments)
 

@@ -10,6 +10,7 @@ import reference
 from layer_checks import assert_close, numpy
 
 from keras_bahdanau import (
+    GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
     TokenCrossentropy,
@@ -316,3 +317,20 @@ def test_a_model_from_a_tokenizer_takes_other_sizes():
     assert (model.conditional, model.tokenizer) == (False, tokenizer)
     with pytest.raises(ValueError, match="Argument `tokenizer` must be a Tokenizer"):
         RNNSearch.from_tokenizer("tokenizer.json")
+
+
+def test_a_model_from_a_tokenizer_copies_words_that_it_does_not_know():
+    tokenizer = Tokenizer.from_pieces(["to"], ["zu"], copied_words=3)
+    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4}
+    model = RNNSearch.from_tokenizer(tokenizer, **sizes, copy=True)
+    model.build()
+    model.copy.gate_layer.kernel.assign(np.zeros((5, 1)))
+    model.copy.gate_layer.bias.assign([-100.0])  # every token is copied
+    [translation] = model.translate(["Rex to Ada"], GreedySearch(), max_length=3)
+    words = translation.text.split()
+    assert len(words) == 3 and set(words) <= {"Rex", "to", "Ada"}
+    # The numbered words of the source are `Rex`, `to`, which the target lacks, and `Ada`.
+    shares = model.copied_shares([tokenizer.encode_source("Rex to Ada")], [[5, 6, 7]])
+    np.testing.assert_allclose(shares, [[1.0, 1.0, 1.0]], atol=1e-6)
+    with pytest.raises(ValueError, match="`copied_shares` needs a model that copies"):
+        RNNSearch.from_tokenizer(tokenizer, **sizes).copied_shares([[4]], [[5]])
