@@ -81,7 +81,7 @@ class PointerGenerator(SequenceLayer):
 
     so `softmax(l') = p`, and every loss, metric and search that reads logits reads these.
 
-    With `copied_words`, the last `N` ids of both vocabularies stand for words of the source that
+    With `copied_words`, the last `N` ids of both vocabularies represent words of the source that
     are not in the target vocabulary: the id `V - N + k` is the `k`-th of the different words of
     this kind. They have no embedding or weight of their own. The decoder reads them as unknown.
 
@@ -277,7 +277,7 @@ class PointerGenerator(SequenceLayer):
 
 
 def copied_increase(logits, normalizer, gate, mass):
-    """Return `l'_v - l_v`, by which copying raises the logits of the source's ids.
+    """Return `l'_v - l_v`, the increase of the logits of the source's ids by copying.
 
         l'_v - l_v = log(1 + m_v exp(log Z - l_v - z))
 
@@ -296,7 +296,7 @@ def copied_increase(logits, normalizer, gate, mass):
 
 
 def total_increase(gate, mass):
-    """Return `log Z' - log Z`, by which copying raises the normalizer of the logits.
+    """Return `log Z' - log Z`, the increase of the normalizer of the logits by copying.
 
     Args:
         gate: `(..., 1)` float tensor `z`, the logit of the gate.
