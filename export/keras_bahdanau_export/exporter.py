@@ -14,7 +14,7 @@ from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.model_config import check_policies, to_float32
-from keras_bahdanau_export.options import ExportOptions
+from keras_bahdanau_export.options import MAX_COPIED_SOURCE_LENGTH, ExportOptions
 from keras_bahdanau_export.quality_loss import measure_precision_loss, measure_shortlist_loss
 from keras_bahdanau_export.trace import as_functional, forward_signature, trace_and_write
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
@@ -160,7 +160,12 @@ class SearchExporter(Exporter):
             tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is False:
             tokenizer = None
-        super().__init__(model, replace(options, search=search, tokenizer=tokenizer))
+        limit = options.max_source_length
+        self._random_length = limit or 40
+        if limit is None and getattr(model, "copies_source", False):
+            limit = MAX_COPIED_SOURCE_LENGTH
+        options = replace(options, search=search, tokenizer=tokenizer, max_source_length=limit)
+        super().__init__(model, options)
 
     def check(self):
         super().check()
@@ -300,8 +305,8 @@ class SearchExporter(Exporter):
 
     def _sources(self):
         """Return the sources to compare on: random ones and the encoded texts, lists of ids."""
-        max_length = self.options.max_source_length or 40
-        sources = parity.random_sources(self.model.source_vocabulary_size, max_length)
+        size = self.model.source_vocabulary_size
+        sources = parity.random_sources(size, self._random_length)
         return sources + [self.options.tokenizer.encode_source(text) for text in self.options.texts]
 
 

@@ -11,6 +11,9 @@ from keras_bahdanau_runtime.option_fields import check_option_names, option
 from keras_bahdanau_runtime.search_settings import check_setting
 from keras_bahdanau_runtime.signature import PRECISIONS
 
+# A search that copies needs memory for each pair of source tokens: 17 MB for a source this long.
+MAX_COPIED_SOURCE_LENGTH = 2048
+
 FORMATS = ("onnx", "tf_saved_model")
 
 
@@ -68,7 +71,8 @@ class ExportOptions:
     max_length: int = option(100, "Maximum number of output tokens.", panel="Search")
     max_source_length: int | None = option(
         None,
-        "Maximum number of source tokens that the artifact accepts; no limit by default.",
+        "Maximum number of source tokens that the artifact accepts. If absent: "
+        f"{MAX_COPIED_SOURCE_LENGTH:,} for a model that copies, else no limit.",
         panel="Output",
     )
     tokenizer: Any = None

@@ -81,6 +81,11 @@ class Ensemble(GenerationMixin, keras.Model):
         memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
         return memories, states, masks[0]
 
+    @property
+    def copies_source(self):
+        """Whether a model can copy source tokens."""
+        return any(model.copies_source for model in self.models)
+
     def copied_ids(self, source):
         """Return the target ids that can be copied; see `GenerationMixin.copied_ids`."""
         ids = [model.copied_ids(source) for model in self.models]

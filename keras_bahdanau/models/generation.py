@@ -129,6 +129,11 @@ class GenerationMixin:
         """
         raise NotImplementedError
 
+    @property
+    def copies_source(self):
+        """Whether the model can copy source tokens."""
+        return False
+
     def copied_ids(self, source):
         """Return the target ids `(B, n)` that can be copied, or `None` if the model copies none."""
         return None

@@ -547,6 +547,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
             memory = memory, self.copy.copies(source, annotations, mask)
         return memory, state, mask
 
+    @property
+    def copies_source(self):
+        """Whether the model can copy source tokens."""
+        return self.copy is not None
+
     def copied_ids(self, source):
         """Return the target ids `(B, Tx)` that can be copied; see `GenerationMixin.copied_ids`."""
         return None if self.copy is None else self.copy.ids_of(source)

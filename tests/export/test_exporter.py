@@ -360,6 +360,7 @@ def ensemble(model, tokenizer, tmp_path_factory):
 def test_an_ensemble_exports_with_its_steps(ensemble):
     ensemble, _, path, parity = ensemble
     assert parity.equal == parity.sentences
+    assert read_manifest(path).max_source_length == 2048  # a model copies
     stepper = Stepper(read_manifest(path), "CPUExecutionProvider", None)
     log_probs, _, _ = stepper.step(
         np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
