@@ -65,7 +65,8 @@ class BeamSearch(Search):
     live hypotheses. A candidate that ends and is among the `beam_size` best of the step is stored
     separately, so live hypotheses cannot displace it.
 
-    The search of a sentence stops when `beam_size` hypotheses have ended, or when no live
+    The search of a sentence stops when `beam_size` hypotheses have ended and the best of them
+    leads: no live hypothesis has a better `log p / lp` so far. It also stops when no live
     hypothesis can beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp`
     at the maximum length is an upper bound for the score of a live hypothesis. `early_stopping`
     changes the first condition. "never" can find better scores but takes about twice as long with a
@@ -77,10 +78,11 @@ class BeamSearch(Search):
             outputs.
         coverage_penalty: Weight of `cp`, which rewards attention to every source position.
         n_best: Number of hypotheses returned; `beam_size` if `None`.
-        early_stopping: When the search of a sentence stops. False: when `beam_size` hypotheses have
-            ended; True: when `n_best` have ended; "best": when `n_best` have ended and the best
-            candidate of the step is one that ends, as in OpenNMT-py; "never": only when no live
-            hypothesis can beat the `n_best` best.
+        early_stopping: When the search of a sentence stops. "leading": when `beam_size` hypotheses
+            have ended and the best of them leads; False: when `beam_size` have ended, even if all
+            are cut short; True: when `n_best` have ended; "best": when `n_best` have ended and the
+            best candidate of the step is one that ends, as in OpenNMT-py; "never": only when no
+            live hypothesis can beat the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
         length_offset: Number added to the length in `lp`; 1 counts the start token, as OpenNMT-py
             does.
@@ -118,7 +120,7 @@ class BeamSearch(Search):
     length_penalty: float = 1.0
     coverage_penalty: float = 0.0
     n_best: int | None = None
-    early_stopping: bool | str = False
+    early_stopping: bool | str = "leading"
     normalization: str = "gnmt"
     groups: int = 1
     diversity: float = 0.0
@@ -141,9 +143,12 @@ class BeamSearch(Search):
             raise argument_error(
                 "groups", f"divide `beam_size`, {self.beam_size}", received=str(self.groups)
             )
-        if type(self.early_stopping) is not bool and self.early_stopping not in ("best", "never"):
+        rules = ("leading", "best", "never")
+        if type(self.early_stopping) is not bool and self.early_stopping not in rules:
             raise argument_error(
-                "early_stopping", 'be True, False, "best" or "never"', self.early_stopping
+                "early_stopping",
+                'be True, False, "leading", "best" or "never"',
+                self.early_stopping,
             )
         if self.normalization not in ("gnmt", "plain"):
             raise argument_error("normalization", 'be "gnmt" or "plain"', self.normalization)
@@ -239,7 +244,7 @@ class BeamSearch(Search):
             self.diversity,
         )
         totals = take_flat(choice.totals, selection.live)
-        totals = self._stop_groups(totals, selection, task.inputs.limits)
+        totals = self._stop_groups(t, totals, selection, task.inputs.limits)
         rows = selection.live // choice.ids.shape[-1]
         history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
         indices = ops.concatenate([selection.live, selection.ended], axis=1)
@@ -308,10 +313,11 @@ class BeamSearch(Search):
             penalties = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, penalties)
         return log_probs + penalties
 
-    def _stop_groups(self, totals, selection, limits):
+    def _stop_groups(self, t, totals, selection, limits):
         """Return `totals`, set to -inf in groups whose search is finished.
 
         Args:
+            t: Number of the step, a scalar int32 tensor.
             totals: `(B, K)` float32 log-probabilities of live hypotheses.
             selection: The `Selection` of the step.
             limits: `(B, 1)` int32 maximum lengths.
@@ -331,13 +337,16 @@ class BeamSearch(Search):
             if self.groups > 1:
                 best_ends = ops.expand_dims(best_ends, -1)
             done = ops.logical_and(nth > NEG_INF, best_ends)
-        elif self.early_stopping is True or (not self.early_stopping and n is None):
+        elif self.early_stopping is True or (self.early_stopping is False and n is None):
             done = nth > NEG_INF
         else:
             # Log-probabilities only fall, so no live hypothesis can reach a better score.
-            bound = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
-            done = nth >= bound
-            if not self.early_stopping:
+            best = ops.max(totals, axis=-1, keepdims=True)
+            done = nth >= best / self._length_penalty(limits)
+            if self.early_stopping == "leading":
+                leads = ended[..., :1] >= best / self._length_penalty(t + 1)
+                done = ops.logical_or(done, ops.logical_and(last > NEG_INF, leads))
+            elif self.early_stopping is False:
                 done = ops.logical_or(done, last > NEG_INF)
         totals = ops.where(done, NEG_INF, totals)
         return totals if self.groups == 1 else ops.reshape(totals, (-1, self.beam_size))

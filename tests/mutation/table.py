@@ -328,6 +328,13 @@ MUTATIONS = (
         "library/layers/test_encoder.py",
     ),
     Mutation(
+        "outputs-that-are-cut-short-end-a-search",
+        "keras_bahdanau:BeamSearch._stop_groups",
+        "ops.logical_and(last > NEG_INF, leads)",
+        "last > NEG_INF",
+        "library/search/test_search.py",
+    ),
+    Mutation(
         "projection-counts-gradients-twice",
         "keras_bahdanau:Projection.total",
         "keras.tree.map_structure(ops.stop_gradient, (tensors, copied))",

@@ -147,6 +147,8 @@ BEAMS = [
     (4, 0.6, {"n_best": 1}),
     (4, 0.6, {"n_best": 2}),
     (4, 1.0, {"n_best": 2, "normalization": "plain"}),
+    (3, 1.0, {"early_stopping": False}),
+    (4, 0.6, {"early_stopping": False, "n_best": 2}),
     (3, 1.0, {"early_stopping": "never"}),
     (3, 0.6, {"early_stopping": "never", "n_best": 1}),
     (6, 0.6, {"early_stopping": "never", "groups": 3, "diversity": 0.5, "n_best": 2}),
@@ -238,6 +240,7 @@ def late_winner():
     ("options", "expected"),
     [
         ({"n_best": 1}, [(4, 4, 4, 4)]),
+        ({"n_best": 1, "early_stopping": False}, [(4, 4, 4, 4)]),
         ({"n_best": 1, "early_stopping": True}, [(EOS,)]),
         ({"early_stopping": True}, [(4, 4, 4, 4), (EOS,)]),
         ({"early_stopping": "never", "n_best": 1}, [(4, 4, 4, 4)]),
@@ -248,6 +251,20 @@ def late_winner():
 )
 def test_early_stopping_stops_when_n_best_hypotheses_have_ended(options, expected):
     assert outputs_of(find(BeamSearch(2, 1.0, **options), late_winner())) == expected
+
+
+@pytest.mark.parametrize(
+    ("early_stopping", "expected"), [("leading", (4, 4, 4, EOS)), (False, (EOS,))]
+)
+def test_outputs_that_are_cut_short_do_not_end_the_search_of_a_better_one(early_stopping, expected):
+    """Each step, an end of probability 0.1 fills the beam of two; the right output has 0.9^3."""
+    probabilities = np.full((1, 4, 5, 5), 1e-9)
+    probabilities[0, 0, BOS, [4, EOS]] = 0.9, 0.1
+    probabilities[0, 1:3, 4, [4, EOS]] = np.array([0.9, 0.1])[:, None]
+    probabilities[0, 3, 4, [4, EOS]] = 1e-9, 1.0
+    task = Task(np.log(probabilities).astype("float32"))
+    result = find(BeamSearch(2, 0.0, early_stopping=early_stopping), task)
+    assert outputs_of(result)[0] == expected
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, [(6, 4, EOS)]), (1, [(5, EOS)])], ids=str)
