@@ -119,11 +119,13 @@ def measure_words(output):
     rng = random.Random(0)
     syllables = SYLLABLES.split()
     names = list(dict.fromkeys("".join(rng.choices(syllables, k=3)) for _ in range(4000)))
-    seen, unseen = names[: len(names) // 2], names[len(names) // 2 :]
+    training_names, test_names = names[: len(names) // 2], names[len(names) // 2 :]
     output.mkdir(parents=True, exist_ok=True)
     for name, count in PAIRS.items():
         is_test = name == "test"
-        pairs = word_pairs(rng, count, unseen if is_test else seen, (6, 6) if is_test else (1, 4))
+        pairs = word_pairs(
+            rng, count, test_names if is_test else training_names, (6, 6) if is_test else (1, 4)
+        )
         lines = "".join(f"{source}\t{target}\n" for source, target in pairs)
         (output / f"{name}.tsv").write_text(lines, "utf-8")
     print("| | pairs wrong of the dev set, % | of the test set, % |")

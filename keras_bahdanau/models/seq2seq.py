@@ -167,16 +167,15 @@ class Seq2Seq(GenerationMixin, keras.Model):
         target_initializer = source_initializer = _unit_length(embedding_dim)
         if source_embedding_dim != embedding_dim:
             source_initializer = _unit_length(source_embedding_dim)
-        words = 0 if self.copy is None else self.copy.copied_words
         self.source_embedding = keras.layers.Embedding(
-            source_vocabulary_size - words,
+            source_vocabulary_size - self._copied_words,
             source_embedding_dim,
             embeddings_initializer=self._initializer(source_initializer),
             dtype=self.dtype_policy,
             name="source_embedding",
         )
         self.target_embedding = keras.layers.ReversibleEmbedding(
-            target_vocabulary_size - words,
+            target_vocabulary_size - self._copied_words,
             embedding_dim,
             embeddings_initializer=self._initializer(target_initializer),
             dtype=self.dtype_policy,
@@ -185,7 +184,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.output_layer = None
         if not tie_embeddings:
             self.output_layer = keras.layers.Dense(
-                target_vocabulary_size - words,
+                target_vocabulary_size - self._copied_words,
                 kernel_initializer=self._initializer("glorot_uniform"),
                 dtype=self.dtype_policy,
                 name="output_layer",
@@ -420,7 +419,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
-        embedded = self.embedding_dropout(_embed(self.target_embedding, target), training=training)
+        embedded = self.embedding_dropout(
+            self._embed(self.target_embedding, target), training=training
+        )
         feedback = None
         if self.scheduled_sampling is not None and training:
             feedback = self._own_tokens(*self.scheduled_sampling(target, training=True))
@@ -497,7 +498,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
             shares = ops.where(ops.equal(target, PAD), 0.0, -ops.expm1(-ops.squeeze(increase, -1)))
             return ops.cast(shares, "float32")
 
-        return ops.convert_to_numpy(compile_inference(self, shares)(source, target))
+        if "copied_shares" not in self._compiled_searches:
+            self._compiled_searches["copied_shares"] = compile_inference(self, shares)
+        return ops.convert_to_numpy(self._compiled_searches["copied_shares"](source, target))
 
     def _own_tokens(self, is_own, uniform):
         """Return the decoder's `feedback`, which replaces true tokens by those of the model."""
@@ -507,7 +510,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
                 self._logits(output), ops.take(uniform, t, axis=1)
             )
             is_replaced = ops.expand_dims(ops.take(is_own, t, axis=1), -1)
-            return ops.where(is_replaced, _embed(self.target_embedding, ids), embedded)
+            return ops.where(is_replaced, self._embed(self.target_embedding, ids), embedded)
 
         return feedback
 
@@ -527,7 +530,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         mask = ops.not_equal(source, PAD)
         if not self.read_source_end:
             mask = ops.logical_and(mask, ops.not_equal(source, EOS))
-        embedded = self.embedding_dropout(_embed(self.source_embedding, source), training=training)
+        embedded = self.embedding_dropout(
+            self._embed(self.source_embedding, source), training=training
+        )
         arguments = {"right_padded": right_padded, "training": training}
         annotations, *states = as_list(call_masked(self.encoder, embedded, mask, **arguments))
         if isinstance(self.bridge, StateBridge):
@@ -560,7 +565,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """Return logits, state and weights of one step; see `GenerationMixin.step`."""
         memory, copies = (memory, None) if self.copy is None else memory
         outputs, state, weights = self.decoder.step(
-            _embed(self.target_embedding, tokens), state, memory
+            self._embed(self.target_embedding, tokens), state, memory
         )
         if candidates is None:
             logits = self._logits(outputs)
@@ -580,6 +585,17 @@ class Seq2Seq(GenerationMixin, keras.Model):
             logits = ops.reshape(mixed, ops.shape(logits))
         return logits, state, weights
 
+    @property
+    def _copied_words(self):
+        """Number of the last ids of both sides, which have no embedding and are only copied."""
+        return 0 if self.copy is None else self.copy.copied_words
+
+    def _embed(self, embedding, ids):
+        """Return the embeddings of ids; that of `UNK` for words that are only copied."""
+        if self._copied_words:
+            ids = ops.where(ids < embedding.input_dim, ids, UNK)
+        return embedding(ids)
+
     def _logits(self, outputs):
         if self.output_layer is None:
             # Keras on torch returns float32 under a float64 policy.
@@ -587,10 +603,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
             logits = ops.cast(logits, self.compute_dtype)
         else:
             logits = self.output_layer(outputs)
-        words = self.target_vocabulary_size - self.target_embedding.input_dim
-        if not words:
+        if not self._copied_words:
             return logits
-        padding = [*[[0, 0]] * (len(logits.shape) - 1), [0, words]]
+        padding = [*[[0, 0]] * (len(logits.shape) - 1), [0, self._copied_words]]
         return ops.pad(logits, padding, constant_values=WORD_LOGIT)
 
     def _candidate_logits(self, candidates, outputs):
@@ -627,7 +642,6 @@ class Seq2Seq(GenerationMixin, keras.Model):
         Raises:
             ValueError: If the output layer is quantized.
         """
-        words = self.target_vocabulary_size - self.target_embedding.input_dim
 
         def select(weight, axis, of_words=0.0):
             weight = ops.convert_to_tensor(weight)
@@ -637,16 +651,17 @@ class Seq2Seq(GenerationMixin, keras.Model):
                     "must be None for a model with a quantized output layer. Received: weights of "
                     f"{keras.backend.standardize_dtype(weight.dtype)}"
                 )
-            if words:
+            if self._copied_words:
                 padding = [[0, 0] for _ in weight.shape]
-                padding[axis][1] = words
+                padding[axis][1] = self._copied_words
                 weight = ops.pad(weight, padding, constant_values=of_words)
             return weight if ids is None else ops.take(weight, ids, axis=axis)
 
         if self.output_layer is None:
-            table = self.target_embedding.embeddings
-            bias = select(ops.zeros((table.shape[0],), table.dtype), 0, WORD_LOGIT)
-            return ops.transpose(select(table, 0)), bias if words else None
+            table, bias = self.target_embedding.embeddings, None
+            if self._copied_words:
+                bias = select(ops.zeros((table.shape[0],), table.dtype), 0, WORD_LOGIT)
+            return ops.transpose(select(table, 0)), bias
         kernel, bias = self.output_layer.kernel, self.output_layer.bias
         return select(kernel, 1), select(bias, 0, WORD_LOGIT)
 
@@ -680,11 +695,6 @@ class Seq2Seq(GenerationMixin, keras.Model):
         model = cls(**arguments)
         apply_settings(model._own_layers(), settings)
         return model
-
-
-def _embed(embedding, ids):
-    """Return the embeddings of ids; that of `UNK` for words that are only copied."""
-    return embedding(ops.where(ids < embedding.input_dim, ids, UNK))
 
 
 def _unit_length(width):

@@ -1,5 +1,6 @@
 """Beam search, diverse beam search and greedy search."""
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -340,14 +341,17 @@ class BeamSearch(Search):
         elif self.early_stopping is True or (self.early_stopping is False and n is None):
             done = nth > NEG_INF
         else:
-            # Log-probabilities only fall, so no live hypothesis can reach a better score.
             best = ops.max(totals, axis=-1, keepdims=True)
-            done = nth >= best / self._length_penalty(limits)
+            conditions = []
+            if n is not None or self.early_stopping == "never":
+                # Log-probabilities only fall, so no live hypothesis can reach a better score.
+                conditions.append(nth >= best / self._length_penalty(limits))
             if self.early_stopping == "leading":
                 leads = ended[..., :1] >= best / self._length_penalty(t + 1)
-                done = ops.logical_or(done, ops.logical_and(last > NEG_INF, leads))
+                conditions.append(ops.logical_and(last > NEG_INF, leads))
             elif self.early_stopping is False:
-                done = ops.logical_or(done, last > NEG_INF)
+                conditions.append(last > NEG_INF)
+            done = functools.reduce(ops.logical_or, conditions)
         totals = ops.where(done, NEG_INF, totals)
         return totals if self.groups == 1 else ops.reshape(totals, (-1, self.beam_size))
 

@@ -27,9 +27,9 @@ class CopyWeights:
 
     Attributes:
         gate: Kernel `(R, 1)` and bias `(1,)` of the gate, whose logit is that of not copying.
-        attention: Kind of its own attention, as in `RecurrentModel`; `None` for the weights of the
-            decoder.
-        attention_weights: List of the weights of its own attention.
+        attention: Kind of the attention of the layer, as in `RecurrentModel`; `None` if the layer
+            copies by the weights of the decoder.
+        attention_weights: List of the weights of this attention.
     """
 
     gate: list

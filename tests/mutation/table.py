@@ -371,7 +371,7 @@ MUTATIONS = (
     ),
     Mutation(
         "words-of-a-source-have-random-embeddings",
-        "keras_bahdanau:_embed",
+        "keras_bahdanau:Seq2Seq._embed",
         "ops.where(ids < embedding.input_dim, ids, UNK)",
         "ops.minimum(ids, embedding.input_dim - 1)",
         "conformance/test_models.py",
@@ -465,7 +465,7 @@ MUTATIONS = (
     Mutation(
         "beam-continues-when-enough-hypotheses-have-ended",
         "keras_bahdanau:BeamSearch._stop_groups",
-        "done = ops.logical_or(done, last > NEG_INF)",
+        "conditions.append(last > NEG_INF)",
         "pass",
         "library/search/test_search.py",
     ),
