@@ -5,7 +5,7 @@ from collections import Counter
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from keras import ops
 from search_tasks import (
@@ -318,6 +318,7 @@ def test_a_beam_of_one_is_greedy(normalization, table):
 
 @FEW
 @given(seed=SEEDS)
+@example(seed=96)  # the output that ends has the better score only if coverage counts for both
 def test_a_beam_of_one_is_greedy_under_coverage(seed):
     task = coverage_task(seed, batch=2)
     beam = find(BeamSearch(1, 0.6, coverage_penalty=0.5), task)
