@@ -40,7 +40,6 @@ class Extensions(NamedTuple):
         log_probs: Float32 log-probabilities of the tokens.
         totals: Float32 log-probabilities of the hypotheses; -inf if they end.
         ended_scores: Float32 scores of the hypotheses; -inf if they do not end.
-        live_scores: Float32 scores so far of the hypotheses; -inf if they end.
         live_ranks: Float32 numbers that rank the hypotheses that do not end, best highest; -inf for
             the others.
         ranks: Float32 numbers that rank all hypotheses; -inf for those that do not exist.
@@ -50,7 +49,6 @@ class Extensions(NamedTuple):
     log_probs: Any
     totals: Any
     ended_scores: Any
-    live_scores: Any
     live_ranks: Any
     ranks: Any
 
@@ -69,11 +67,11 @@ class BeamSearch(Search):
     separately, so live hypotheses cannot displace it.
 
     The search of a sentence stops when `beam_size` hypotheses have ended and the best of them
-    leads: no live hypothesis has a better score so far. It also stops when no live hypothesis can
-    beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp` at the maximum
-    length is an upper bound for the score of a live hypothesis. `early_stopping`
-    changes the first condition. "never" can find better scores but takes about twice as long with a
-    length penalty of 1.
+    leads: no live hypothesis has a better `log p / lp` so far, so none has a better score either,
+    as `cp` is at most 0. It also stops when no live hypothesis can beat the `n_best` best ended
+    ones. Log-probabilities only fall, so `log p / lp` at the maximum length is an upper bound for
+    the score of a live hypothesis. `early_stopping` changes the first condition. "never" can find
+    better scores but takes about twice as long with a length penalty of 1.
 
     Args:
         beam_size: Number of live hypotheses `K`, and of stored ended hypotheses.
@@ -198,8 +196,7 @@ class BeamSearch(Search):
         scores = totals / self._length_penalty(length)
         if self._may_apply("coverage_penalty"):
             scores = scores + self._coverage_rewards(candidates.past, task)
-        live_scores = ops.where(ending, NEG_INF, scores)
-        live_ranks, ranks = live_scores, scores
+        live_ranks, ranks = ops.where(ending, NEG_INF, scores), scores
         if task.inputs.required is not None:
             num_banks = math.prod(ops.shape(task.inputs.required)[1:]) + 1
             live_ranks, ranks = (
@@ -211,7 +208,6 @@ class BeamSearch(Search):
             log_probs=log_probs,
             totals=ops.where(ending, NEG_INF, totals),
             ended_scores=ops.where(ending, scores, NEG_INF),
-            live_scores=live_scores,
             live_ranks=live_ranks,
             ranks=ranks,
         )
@@ -249,8 +245,7 @@ class BeamSearch(Search):
             self.diversity,
         )
         totals = take_flat(choice.totals, selection.live)
-        live_scores = take_flat(choice.live_scores, selection.live)
-        totals = self._stop_groups(totals, live_scores, selection, task.inputs.limits)
+        totals = self._stop_groups(t, totals, selection, task.inputs.limits)
         rows = selection.live // choice.ids.shape[-1]
         history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
         indices = ops.concatenate([selection.live, selection.ended], axis=1)
@@ -319,21 +314,19 @@ class BeamSearch(Search):
             penalties = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, penalties)
         return log_probs + penalties
 
-    def _stop_groups(self, totals, live_scores, selection, limits):
+    def _stop_groups(self, t, totals, selection, limits):
         """Return `totals`, set to -inf in groups whose search is finished.
 
         Args:
+            t: Number of the step, a scalar int32 tensor.
             totals: `(B, K)` float32 log-probabilities of live hypotheses.
-            live_scores: `(B, K)` float32 scores of live hypotheses so far.
             selection: The `Selection` of the step.
             limits: `(B, 1)` int32 maximum lengths.
         """
         ended = selection.ended_scores
         if self.groups > 1:
             by_group = (-1, self.groups, self._group_size)
-            totals, live_scores, ended = (
-                ops.reshape(part, by_group) for part in (totals, live_scores, ended)
-            )
+            totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
             limits = ops.expand_dims(limits, -1)
         n, last = self._num_returned(self._group_size), ended[..., -1:]
         if is_tensor(n):
@@ -348,13 +341,13 @@ class BeamSearch(Search):
         elif self.early_stopping is True or (self.early_stopping is False and n is None):
             done = nth > NEG_INF
         else:
+            best = ops.max(totals, axis=-1, keepdims=True)
             conditions = []
             if n is not None or self.early_stopping == "never":
                 # Log-probabilities only fall, so no live hypothesis can reach a better score.
-                best = ops.max(totals, axis=-1, keepdims=True)
                 conditions.append(nth >= best / self._length_penalty(limits))
             if self.early_stopping == "leading":
-                leads = ended[..., :1] >= ops.max(live_scores, axis=-1, keepdims=True)
+                leads = ended[..., :1] >= best / self._length_penalty(t + 1)
                 conditions.append(ops.logical_and(last > NEG_INF, leads))
             elif self.early_stopping is False:
                 conditions.append(last > NEG_INF)

@@ -186,11 +186,15 @@ class Sentence:
     def alignment(self, tokens):
         return np.array([self.weights[t, u] for t, u in enumerate((BOS, *tokens[:-1]))])
 
-    def score(self, tokens):
-        """The score as the docstring of `BeamSearch` defines it."""
+    def score_so_far(self, tokens):
+        """`log p / lp`, also of a hypothesis that has not ended."""
         search, length = self.search, len(tokens) + self.search.length_offset
         base = length if search.normalization == "plain" else (5 + length) / 6
-        score = self.total(tokens) / base**search.length_penalty
+        return self.total(tokens) / base**search.length_penalty
+
+    def score(self, tokens):
+        """The score as the docstring of `BeamSearch` defines it."""
+        search, score = self.search, self.score_so_far(tokens)
         if search.coverage_penalty:
             coverage = self.alignment(tokens).sum(axis=0).clip(1e-10, 1)
             score += search.coverage_penalty * (np.log(coverage) * self.mask).sum()
@@ -302,7 +306,7 @@ class Sentence:
                 else:
                     is_done = len(ended[group]) >= members and search.early_stopping != "never"
                     if search.early_stopping == "leading" and is_done and live[group]:
-                        best = max(self.score(tokens) for tokens in live[group])
+                        best = max(self.score_so_far(tokens) for tokens in live[group])
                         is_done = self.score(ended[group][0]) >= best
                 if is_done:
                     live[group] = []
