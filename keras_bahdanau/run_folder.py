@@ -9,7 +9,7 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE, OF_RUNS
 
 OPTIONS_FILE, LAST_FILE, BEST_FILE = OF_RUNS
 TEXTS_FILE, HISTORY_FILE, AVERAGE_FILE = "texts.json", "history.csv", "average.keras"
-SEEDS_FILE = "seeds.json"
+SEEDS_FILE, CALIBRATION_FILE = "seeds.json", "calibration.json"
 CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER = "corpus", "distilled", "mixed"
 
 

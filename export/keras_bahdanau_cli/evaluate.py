@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,12 @@ class EvaluateOptions:
         "most errors, aligned with their references.",
         panel="Output",
     )
+    confidence_picture: Path | None = option(
+        None,
+        "PNG, SVG or PDF file to write, for a calibrated model: the share of right outputs by "
+        "confidence, and the share of wrong ones among the most confident.",
+        panel="Output",
+    )
 
 
 def evaluate(
@@ -87,11 +94,17 @@ def evaluate(
     Symbols are characters, or parts between spaces for a model of symbols. Ranges are intervals of
     95 %. For short outputs, such as pronunciations, the most frequent errors and the worst outputs
     follow, which --picture draws. If a source has several lines, the references of all of them
-    count as right.
+    count as right. For a model whose export fitted confidences, their calibration error (ECE, ten
+    bins of the same size) and the errors among the most confident outputs follow, which
+    --confidence-picture draws.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
+    from keras_bahdanau_runtime.pictures.confidence import (
+        check_confidence_picture,
+        confidence_picture,
+    )
     from keras_bahdanau_runtime.pictures.errors import check_picture, error_picture
     from keras_bahdanau_runtime.session import available_cores
     from keras_bahdanau_runtime.text.error_rates import (
@@ -116,6 +129,8 @@ def evaluate(
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     if measured.picture is not None:
         check_picture(measured.picture)
+    if measured.confidence_picture is not None:
+        check_confidence_picture(measured.confidence_picture)
     is_artifact = is_address or (folder / MANIFEST_FILE).exists()
     options = search.options()
     if is_artifact and others:
@@ -148,6 +163,12 @@ def evaluate(
 
         engine = load_best(folder, *others)
     text_format.check_columns(engine.tokenizer.has_columns)
+    if measured.confidence_picture is not None and engine.calibration is None:
+        raise argument_error(
+            "confidence_picture",
+            "be used with a calibrated model; `export` calibrates it on held-out pairs",
+            received=f"{path}, which has no confidences",
+        )
     sources, *targets = texts
     # Split references are joined like the translations.
     join = engine.tokenizer.join_target
@@ -162,17 +183,72 @@ def evaluate(
     if measured.picture is not None:
         error_picture(sources, comparisons, measured.picture)
         print_message(f"The errors are drawn in {measured.picture}.")
+    confidence = _confidence_scores(translations, comparisons)
+    if measured.confidence_picture is not None:
+        if confidence is None:
+            raise argument_error(
+                "confidence_picture",
+                "be used with the search that was calibrated",
+                received=str(translations[0].uncalibrated),
+            )
+        values, is_right = _confidences(translations, comparisons)
+        confidence_picture(values, is_right, measured.confidence_picture)
+        print_message(f"The confidences are drawn in {measured.confidence_picture}.")
     if measured.as_json:
         rows = [{**edit._asdict(), "count": count} for edit, count in errors.most_common()]
         document = {"outputs": len(outputs), **scores, "intervals": intervals, "errors": rows}
+        document["confidence"] = confidence
         print(json.dumps(document, ensure_ascii=False))
         return
     exact, ser = (f"({low:.1f} to {high:.1f})" for low, high in intervals.values())
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}")
     print(f"exact {scores['exact']:.1f}% {exact}  symbol errors {scores['ser']:.1f}% {ser}")
+    if confidence is not None:
+        low, high = confidence["interval"]
+        wrong = ", ".join(f"{part}% {share:.1f}%" for part, share in confidence["wrong"].items())
+        print(f"calibration error {confidence['calibration_error']:.1f}% ({low:.1f} to {high:.1f})")
+        print(f"wrong among the most confident outputs: {wrong}")
+    elif translations[0].uncalibrated is not None:
+        print_message(translations[0].uncalibrated)
     symbols = sum(comparison.length for comparison in comparisons)
     if errors and symbols <= _SHORT * len(comparisons):
         _print_errors(errors, worst_outputs(sources, comparisons)[:_SHOWN_OUTPUTS])
+
+
+def _confidences(
+    translations: "Sequence[Translation]", comparisons: "Sequence[Comparison]"
+) -> tuple[list[float], list[bool]]:
+    """Return the confidence of each output that has one, and whether the output is right."""
+    pairs = [
+        (translation.confidence, comparison.is_exact)
+        for translation, comparison in zip(translations, comparisons, strict=True)
+        if translation.confidence is not None
+    ]
+    return [confidence for confidence, _ in pairs], [is_right for _, is_right in pairs]
+
+
+def _confidence_scores(
+    translations: "Sequence[Translation]", comparisons: "Sequence[Comparison]"
+) -> dict[str, Any] | None:
+    """Return the measures of the confidences in percent, or `None` if there are none."""
+    from keras_bahdanau_runtime.text.confidence_scores import (
+        calibration_error,
+        calibration_interval,
+        coverage_errors,
+    )
+
+    values, is_right = _confidences(translations, comparisons)
+    if not values:
+        return None
+    errors = [t.expected_errors or 0.0 for t in translations if t.confidence is not None]
+    return {
+        "outputs": len(values),
+        "calibration_error": calibration_error(values, is_right),
+        "interval": calibration_interval(values, is_right),
+        "wrong": coverage_errors(values, is_right),
+        "expected_wrong": 100 * (1 - sum(values) / len(values)),
+        "expected_errors": 100 * sum(errors) / len(errors),
+    }
 
 
 def _print_errors(errors: "Counter[Edit]", worst: "list[tuple[str, Comparison]]") -> None:

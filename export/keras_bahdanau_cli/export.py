@@ -8,7 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_bahdanau.run_folder import best_file, member_runs
+from keras_bahdanau.run_folder import OPTIONS_FILE, best_file, member_runs
 from keras_bahdanau_cli.arguments import (
     RUN,
     argument,
@@ -60,6 +60,19 @@ class ExportedRuns:
     )
     reference: Path | None = option(
         None, "Their translations; none if the source has both sides.", panel="Validation"
+    )
+    calibrate: tuple[Path, ...] = option(
+        (),
+        "Pairs to fit the confidence of translations on, not from training: a file with both "
+        "sides, or repeated for sources and translations. By default the validation set of the "
+        "run.",
+        panel="Validation",
+    )
+    calibration: bool = option(
+        True,
+        "Fit the confidence of translations.",
+        flags="--calibration/--no-calibration",
+        panel="Validation",
     )
     shortlist: Path | None = option(
         None, "A file (from shortlist) with the target ids to search.", panel="Search"
@@ -140,11 +153,15 @@ def export(
             --reference dev.de
     """
     source, reference, path = exported.source, exported.reference, exported.path
-    if source is None and (reference is not None or text_format != TextFormat()):
+    if source is None and reference is not None:
         raise argument_error(
-            ("reference", "source_column", "target_column", "encoding", "on_bad_line"),
-            "be passed together with `source`",
-            received="one of them without `source`",
+            "reference", "be passed together with `source`", received=str(reference)
+        )
+    if source is None and not exported.calibrate and text_format != TextFormat():
+        raise argument_error(
+            ("source_column", "target_column", "encoding", "on_bad_line"),
+            "be passed together with `source` or `calibrate`",
+            received="one of them without both",
         )
     penalties = search.length_penalty
     if len(penalties) > 1 and source is None:
@@ -171,10 +188,11 @@ def export(
     card = card_flags.card(exported.runs)
     check_installed("tensorflow", extra="export")
     if "onnx" in formats:
-        check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
+        check_installed("tf2onnx", "onnx", "onnx_ir", "sklearn", "rapidfuzz", extra="export")
     texts, references = [], []
     if source is not None:
         texts, references = read_parallel(*pair_sources(source, reference), text_format)
+    pairs = _calibration_pairs(exported, text_format) if "onnx" in formats else []
     with destination as artifact:
         import_keras()
         from keras_bahdanau import BeamSearch
@@ -209,12 +227,65 @@ def export(
             ),
             texts=texts,
             references=references,
+            calibrate=pairs,
             shortlist=None if exported.shortlist is None else Shortlist.load(exported.shortlist),
             model_card=card,
             **values,
         )
+        is_exact = options.precision == "float32" and exported.shortlist is None
+        if pairs and is_exact and not exported.others:
+            _save_calibration(artifact, exported.run)
     kind = "artifact" if exported.layout == "artifact" else "Triton repository"
     print_message(f"The {kind} is {path}.")
+
+
+def _calibration_pairs(exported: ExportedRuns, text_format: TextFormat) -> list[tuple[str, str]]:
+    """Return the pairs to fit the confidence on; none, with a message, if there are no files."""
+    if not exported.calibration:
+        if exported.calibrate:
+            raise argument_error(
+                "calibrate", "be left out with --no-calibration", exported.calibrate
+            )
+        return []
+    from keras_bahdanau.training.options import TrainingOptions
+    from keras_bahdanau.training.start import RunTexts
+
+    run = exported.runs[0]
+    path = run / OPTIONS_FILE
+    options = TrainingOptions.from_file(path) if path.exists() else None
+    if exported.calibrate:
+        if len(exported.calibrate) > 2:
+            raise argument_error("calibrate", "be at most two files", exported.calibrate)
+        if options is not None and text_format == TextFormat():
+            text_format = options.text_format
+        files = (*exported.calibrate, None)[:2]
+        return list(zip(*read_parallel(*files, text_format), strict=True))
+    if options is None:
+        print_message(
+            f"Translations will have no confidence: {run} names no validation set. To fit it, pass "
+            "--calibrate."
+        )
+        return []
+    try:
+        sources, references = RunTexts(options, run).held_out[0]
+    except (OSError, ValueError) as error:
+        print_message(
+            f"Translations will have no confidence: the validation set of {run} cannot be read. To "
+            f"fit it, pass --calibrate. {error}"
+        )
+        return []
+    return list(zip(sources, references, strict=True))
+
+
+def _save_calibration(artifact: Path, run: Path) -> None:
+    """Save the confidence of an artifact in the run, for the same model in Keras."""
+    from keras_bahdanau.training.calibration import save_calibration
+    from keras_bahdanau_runtime.calibration import load_calibration
+    from keras_bahdanau_runtime.manifest import read_manifest
+
+    calibration = load_calibration(read_manifest(artifact, verify=False))
+    if calibration is not None:
+        save_calibration(run, calibration)
 
 
 def _read_notes(path: Path) -> str:

@@ -122,6 +122,8 @@ def _parameter(field: Field[Any], is_partial: bool) -> click.Parameter:
             names = [f"{names[0]}/--no-{names[0][2:]}"]
     else:
         settings["metavar"] = type_name(field)
+    if "types" in metadata:
+        settings |= {"type": metadata["types"], "nargs": len(metadata["types"])}
     if "values" in metadata:
         settings["type"] = click.Choice(metadata["values"])
     if "minimum" in metadata:

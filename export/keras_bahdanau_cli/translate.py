@@ -1,5 +1,6 @@
 """Command `translate`: a stream of lines, files that can be resumed, or folders on Ray."""
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,7 @@ from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.option_fields import option
 
 if TYPE_CHECKING:
+    from keras_bahdanau_runtime.bulk.review import Review
     from keras_bahdanau_runtime.translator import Translator
 
 
@@ -61,6 +63,15 @@ class TranslateOptions:
         None,
         "The column added to .csv, .jsonl and .parquet; translation by default.",
         panel="Data",
+    )
+    review: tuple[float, Path] | None = option(
+        None,
+        "A confidence and a new file, such as 0.9 doubtful.tsv: translations below the confidence "
+        "go to this file, with source, second best translation, confidence and line, the least "
+        "confident first. Their lines in the output are empty.",
+        types=(float, Path),
+        metavar="FLOAT FILE",
+        panel="Output",
     )
     parallel_batches: int | None = option(
         None,
@@ -111,7 +122,7 @@ def translate(
         raise argument_error("engine", "be local or ray", job.engine)
     file_flags = {"resume": job.resume, "shard": job.shard if job.shard != _WHOLE_FILE else None}
     if job.engine == "ray":
-        files = {"prefix": search.prefix, "required": search.required}
+        files = {"prefix": search.prefix, "required": search.required, "review": job.review}
         _refuse_without("`engine` local", **file_flags, **files)
         if not output_format.is_plain:
             raise argument_error(
@@ -129,17 +140,28 @@ def translate(
     _refuse_without("`engine` ray", actors=job.actors)
     lines = standard_input() if source is None else source
     options |= search.constraints()
+    review = _review(job)
     if output is None:
         _refuse_without("an `output`", **file_flags, **job.columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
-        failures = _translate_stream(_open(job, limits), lines, output_format, options)
+        failures = _translate_stream(_open(job, limits), lines, output_format, options, review)
     else:
         options |= {"resume": job.resume, "shard": _parse_shard(job.shard), **job.columns}
-        failures = _translate_file(
-            _open(job, limits), lines, output, output_format=output_format, **options
-        )
+        options |= {"output_format": output_format, "review": review}
+        failures = _translate_file(_open(job, limits), lines, output, **options)
+    if review is not None:
+        print_message(f"{review.count} translations to review are in {review.path}.")
     if failures:
         raise ArtifactError(f"{failures} lines have no translation.")
+
+
+def _review(job: TranslateOptions) -> "Review | None":
+    """Return the file of doubtful translations."""
+    if job.review is None:
+        return None
+    from keras_bahdanau_runtime.bulk.review import Review
+
+    return Review(*job.review)
 
 
 def _open(job: TranslateOptions, limits: RunLimits) -> "Translator":
@@ -158,17 +180,25 @@ def _translate_stream(
     source: Source,
     output_format: OutputFormat,
     options: dict[str, Any],
+    review: "Review | None",
 ) -> int:
     """Write translations to standard output as they are ready; return the number of failures."""
+    if review is not None:
+        review.check(translator, options, resume=False)
     read_errors = dict[int, str]()  # by line number
+    texts_to_review = dict[int, str]()
 
     def texts() -> Iterator[str]:
         for number, row in enumerate(Lines(source).rows(), start=1):
             if row.error is not None:
                 read_errors[number] = row.error
+            if review is not None:
+                texts_to_review[number] = row.text
             yield row.text
 
-    n_best = output_format.n_best or 1
+    shown = n_best = output_format.n_best or 1
+    if review is not None:  # which contains the second best translations
+        n_best = min(max(shown, 2), translator.manifest.search.num_returned)
     results = translator.translate_stream(
         texts(),
         alignments=output_format.alignments is not None,
@@ -176,11 +206,17 @@ def _translate_stream(
         **options,
     )
     file, failures = standard_stream("stdout").buffer, 0
-    with ProgressBar() as progress:
+    with ProgressBar() as progress, contextlib.nullcontext() if review is None else review:
+        if review is not None:
+            review.start(0)
         for number, result in enumerate(results, start=1):
             hypotheses = result if n_best > 1 else [result]
             error = read_errors.pop(number, hypotheses[0].error)
             hypotheses = [replace(hypotheses[0], error=error)] if error else hypotheses
+            if review is not None:
+                text = texts_to_review.pop(number)
+                is_doubtful = not error and review.add(number, text, hypotheses)
+                hypotheses = [] if is_doubtful else hypotheses[:shown]
             with add_path_to_errors("standard output"):
                 for line in output_format.lines(number - 1, hypotheses):
                     file.write((line + "\n").encode("utf-8"))
@@ -190,6 +226,8 @@ def _translate_stream(
             if error is not None:
                 failures += 1
                 _print_failure(number, error)
+    if review is not None:
+        review.publish()
     return failures
 
 

@@ -11,7 +11,7 @@ from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.search.base import check_search
+from keras_bahdanau.search.base import check_search, search_document
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.model_config import check_policies, to_float32
 from keras_bahdanau_export.options import MAX_COPIED_SOURCE_LENGTH, ExportOptions
@@ -22,7 +22,7 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.search_settings import JSON_KEYS, ManifestSearch
+from keras_bahdanau_runtime.search_settings import ManifestSearch
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_CARD_FILE,
@@ -55,8 +55,8 @@ def export(model, path, overwrite=False, **options):
         overwrite: Whether an artifact at `path` may be replaced.
         **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
             `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `cuda_graphs`,
-            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`,
-            `model_card`.
+            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `calibrate`,
+            `shortlist`, `model_card`.
 
     Returns:
         The measured `Parity`, or a `CallParity` for a model without a search, or `None` if no ONNX
@@ -199,6 +199,12 @@ class SearchExporter(Exporter):
                 "be left out if no ONNX graph is written, as they are only used to compare it",
                 received=f"{len(options.texts)} texts",
             )
+        if options.calibrate and (options.tokenizer is None or "onnx" not in options.formats):
+            raise argument_error(
+                "calibrate",
+                "be left out for an artifact without a tokenizer or without ONNX graphs",
+                received=f"{len(options.calibrate)} pairs",
+            )
         if options.max_source_length is not None and options.texts:
             self._drop_long_texts()
         if options.shortlist is not None:
@@ -293,15 +299,21 @@ class SearchExporter(Exporter):
         loss.enforce(self.options.max_bleu_loss)
         return loss.to_json()
 
+    def calibration(self, translator):
+        """Return the confidence of the outputs, or why there is none, for the manifest."""
+        from keras_bahdanau_export.calibration import fit_calibration  # needs scikit-learn
+
+        calibration, reason = fit_calibration(
+            translator, *zip(*self.options.calibrate, strict=True)
+        )
+        if calibration is None:
+            logger.warning("The artifact has no confidence. %s", reason)
+            return {"reason": reason}
+        logger.info("Confidence: %s", calibration.measured)
+        return calibration.to_json()
+
     def _search_settings(self):
-        search = self.options.search
-        config = search.get_config()
-        config = {JSON_KEYS.get(name, name): config[name] for name in config}
-        return {
-            "class": type(search).__name__,
-            **config,
-            "max_length": self.options.max_length,
-        }
+        return search_document(self.options.search, self.options.max_length)
 
     def _sources(self):
         """Return the sources to compare on: random ones and the encoded texts, lists of ids."""
@@ -323,6 +335,7 @@ class ForwardExporter(Exporter):
             "cuda_graphs",
             "texts",
             "references",
+            "calibrate",
             "shortlist",
         ):
             if getattr(self.options, name) not in (None, False, (), []):
@@ -385,6 +398,9 @@ def _measure(exporter, folder, manifest):
     if exporter.options.precision != "float32":
         manifest["precision"] = _reduce_precision(exporter, folder, manifest, graphs)
         logger.info("Precision: %s", manifest["precision"])
+    if exporter.options.calibrate:
+        write_manifest(folder, manifest)
+        manifest["calibration"] = exporter.calibration(exporter.open(folder))
     return result
 
 

@@ -44,6 +44,10 @@ class ExportOptions:
         output_names: For a model without a search, a name for each graph output. If `None`: the
             keys if the model returns a dict, else the layer names, numbered as in `decode_0` and
             `decode_1` where a layer has several outputs.
+        calibrate: Pairs `(source, right output)` of `str` that the model was not trained on. They
+            are translated with the artifact to fit the confidence of its outputs, which needs
+            at least 100 different sources; at most 5,000 are used. Several pairs with one source
+            are several right outputs. Without pairs, translations have no confidence.
         shortlist: A `Shortlist` of target ids. The graph searches only these, which is faster. The
             loss is measured on `texts` against the model's search over all ids.
         model_card: A `ModelCard`, to also write `README.md`, which makes the artifact a model
@@ -101,6 +105,7 @@ class ExportOptions:
     )
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
+    calibrate: Sequence[tuple[str, str]] = ()
     shortlist: Any = None
     model_card: ModelCard | None = None
 
@@ -135,6 +140,12 @@ class ExportOptions:
             )
         if not isinstance(self.model_card, ModelCard | None):
             raise argument_error("model_card", "be a ModelCard or None", self.model_card)
+        pairs = list(self.calibrate)
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise argument_error("calibrate", "hold pairs (source, right output)", pairs)
+        for side in zip(*pairs, strict=True):
+            checked_texts("calibrate", side)
+        object.__setattr__(self, "calibrate", pairs)
         for name in ("texts", "references", "imports"):
             object.__setattr__(self, name, checked_texts(name, getattr(self, name)))
 

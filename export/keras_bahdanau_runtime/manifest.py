@@ -115,9 +115,11 @@ class Manifest:
         entries = entries if isinstance(entries, list) else []
         options = tuple(option for option in OPTIONS.values() if option.to_json() in entries)
         for signature in (TRANSLATE, SAMPLE):
-            signature = replace(signature, options=options)
-            if received == signature.to_json():
-                return signature
+            without_log_probs = signature.outputs[:-1]
+            for outputs in (signature.outputs, without_log_probs):
+                signature = replace(signature, outputs=outputs, options=options)
+                if received == signature.to_json():
+                    return signature
         return None
 
     @property

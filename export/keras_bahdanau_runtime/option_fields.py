@@ -25,6 +25,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
               field. "--joint/--separate" are the flags of a bool. With a single name, a flag cannot
               set it to `False`.
             - `type`: type of the flag, if it differs from that of the field.
+            - `types`: types of the values of a flag that takes several at once.
             - `positional`: whether it is an argument instead of a flag.
             - `metavar`: name of the value on the help page, if it is not the type.
             - `minimum`: smallest value of the flag, and `values`: all of its values; the command
@@ -77,7 +78,7 @@ def item_type(option: Field[Any]) -> tuple[Any, bool]:
     kind: Any = option.metadata.get("type", option.type)
     if get_origin(kind) is UnionType:
         kind = get_args(kind)[0]
-    if get_origin(kind) in (tuple, list, Sequence):
+    if get_origin(kind) in (tuple, list, Sequence) and "types" not in option.metadata:
         return get_args(kind)[0], True
     return kind, False
 

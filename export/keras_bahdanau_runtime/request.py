@@ -20,6 +20,10 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 # Parameters of the protocol that a text model ignores.
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
+# Outputs of a calibrated model, and their value for a translation without a confidence: JSON has no
+# NaN.
+CONFIDENCES = ("confidence", "expected_errors")
+NO_CONFIDENCE = -1.0
 PARAMETERS = {
     *SETTINGS,
     *_PROTOCOL_PARAMETERS,

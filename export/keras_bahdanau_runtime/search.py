@@ -52,6 +52,7 @@ class GraphSearch:
         self._manifest, self._timeout = manifest, timeout
         signature = manifest.search_signature or TRANSLATE
         check_signature(self.session, signature, manifest.folder / MODEL_FILE)
+        self._outputs = [tensor.name for tensor in signature.outputs]
         precision = manifest.other.get("precision")
         is_float16 = isinstance(precision, dict) and precision.get("precision") == "float16"
         if is_float16 and device_of(self.session)[0] == "cpu":
@@ -71,14 +72,13 @@ class GraphSearch:
             shrink: As for `session.run`.
 
         Returns:
-            The outputs of `TRANSLATE`, arrays by name.
+            The outputs of the search, arrays by name.
 
         Raises:
             LimitError: The search exceeded `timeout` or the available memory.
             RunError: The search failed for another reason, or its outputs are invalid.
         """
-        names = [tensor.name for tensor in TRANSLATE.outputs]
-        outputs = run(self.session, inputs, names, timeout=self._timeout, shrink=shrink)
+        outputs = run(self.session, inputs, self._outputs, timeout=self._timeout, shrink=shrink)
         return checked_outputs(outputs, inputs["source"].shape, self._manifest, alignments)
 
 
@@ -106,7 +106,7 @@ def checked_outputs(
     The graph of an untrusted artifact may return anything.
 
     Args:
-        outputs: All outputs of `TRANSLATE`, `OrtValue`s by name.
+        outputs: All outputs of the search, `OrtValue`s by name.
         source: Shape `(B, Tx)` of the source ids.
         manifest: Manifest of the artifact.
         alignments: Whether to return "alignments".
@@ -122,7 +122,9 @@ def checked_outputs(
         "scores": (rows, beam),
         "lengths": (rows, beam),
         "alignments": (rows, beam, steps, width),
+        "log_probs": (rows, beam, steps),
     }
+    expected = {name: shape for name, shape in expected.items() if name in outputs}
     if shapes != expected or not beam:
         raise RunError(
             f"The graph must return hypotheses for {rows} sources of {width} ids. "

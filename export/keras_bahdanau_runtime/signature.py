@@ -75,7 +75,8 @@ class Signature:
 
 # Hypotheses are sorted by score, best first. A row of tokens is right-padded with `PAD`, contains
 # no `BOS`, and ends with `EOS` unless the length limit cut it; `lengths` includes `EOS`. `length`
-# is the `max_length` of the export, even if all hypotheses are shorter.
+# is the `max_length` of the export, even if all hypotheses are shorter. Artifacts written before
+# there were `log_probs` have no such output.
 TRANSLATE = Signature(
     inputs=(Tensor("source", "int32", ("batch", "source_length")),),
     outputs=(
@@ -83,6 +84,7 @@ TRANSLATE = Signature(
         Tensor("scores", "float32", ("batch", "beam")),
         Tensor("lengths", "int32", ("batch", "beam")),
         Tensor("alignments", "float32", ("batch", "beam", "length", "source_length")),
+        Tensor("log_probs", "float32", ("batch", "beam", "length")),
     ),
 )
 

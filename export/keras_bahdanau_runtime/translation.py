@@ -7,13 +7,14 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
+from keras_bahdanau_runtime.calibration import Calibration
 from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
 from keras_bahdanau_runtime.errors import (
     ArgumentError,
@@ -49,6 +50,16 @@ class Translation:
             weights; `None` if they were not requested.
         error: str. With `on_error="keep"`, the reason why the text was not translated; `text` is
             then empty and `score` is NaN. `None` for a translated text.
+        log_probs: float32 array of shape `(len(tokens),)`, the log-probability of each token in
+            nats; `None` for a blank text, and for an artifact of an earlier version.
+        confidence: float. Probability that the whole text is right, for the best hypothesis of a
+            calibrated artifact or run; otherwise `None`.
+        expected_errors: float. Expected number of its wrong symbols, divided by that of the right
+            text; `None` without a confidence.
+        token_confidences: float32 array of shape `(len(tokens),)`, the probability of each token
+            that it is right; `None` without a confidence.
+        uncalibrated: str. Why the best hypothesis of a calibrated artifact or run has no
+            confidence, such as another beam size; otherwise `None`.
     """
 
     text: str
@@ -57,6 +68,33 @@ class Translation:
     source_tokens: list[str]
     alignment: NDArray[np.float32] | None = field(repr=False)
     error: str | None = None
+    log_probs: NDArray[np.float32] | None = field(default=None, repr=False)
+    confidence: float | None = None
+    expected_errors: float | None = None
+    token_confidences: NDArray[np.float32] | None = field(default=None, repr=False)
+    uncalibrated: str | None = None
+
+
+def confidence_fields(translation: Translation) -> dict[str, Any]:
+    """Return the confidence of a translation as JSON values.
+
+    Returns:
+        "confidence", "expected_errors", "token_confidences" and "uncalibrated" by name; an empty
+        dict for a translation that has neither a confidence nor a reason for having none.
+    """
+    if translation.confidence is None and translation.uncalibrated is None:
+        return {}
+    tokens = translation.token_confidences
+    return {
+        "confidence": _rounded(translation.confidence),
+        "expected_errors": _rounded(translation.expected_errors),
+        "token_confidences": None if tokens is None else [_rounded(value) for value in tokens],
+        "uncalibrated": translation.uncalibrated,
+    }
+
+
+def _rounded(value: Any) -> float | None:
+    return None if value is None else round(float(value), 6)
 
 
 @dataclass(frozen=True)
@@ -85,6 +123,7 @@ def translate_texts(
     alignments: bool = True,
     on_error: str = "raise",
     parallel_batches: int = 1,
+    calibration: Callable[[int], Calibration | str | None] = lambda index: None,
 ) -> list[Translation] | list[list[Translation]]:
     """Translate texts in batches of similar length, and return the results in input order.
 
@@ -97,7 +136,8 @@ def translate_texts(
         search: Function of int32 ids `(B, Tx)`, right-padded with 0, and of the indices of their
             texts. Returns NumPy arrays `"tokens"` int32 `(B, K, T)`, `"scores"` `(B, K)`,
             `"lengths"` `(B, K)` and, if requested, `"alignments"` `(B, K, T, Tx)`, hypotheses best
-            first. A missing hypothesis has a score of -inf.
+            first. A missing hypothesis has a score of -inf. `"log_probs"` `(B, K, T)` are only
+            needed for a calibration.
         batch_size: int. Largest number of sentences in a batch.
         batch_tokens: int. Largest number of source ids in a batch, including padding; a longer
             sentence is a batch of one. `None` for no limit.
@@ -112,6 +152,8 @@ def translate_texts(
             too long, is not Unicode, or whose search fails. After a failed search, the texts of the
             batch are searched one by one.
         parallel_batches: int. Number of threads that call `search`, each with its own batch.
+        calibration: Function of the index of a text that returns its `calibration` for
+            `decode_hypotheses`.
 
     Returns:
         A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and one
@@ -158,7 +200,9 @@ def translate_texts(
                     continue
                 try:
                     of_text = tokenizer.for_source(texts[index])
-                    results[index] = decode_hypotheses(of_text, row, encoded[index], n_best)
+                    results[index] = decode_hypotheses(
+                        of_text, row, encoded[index], n_best, calibration(index)
+                    )
                 except (ValueError, RunError) as error:
                     if not keep:
                         raise
@@ -276,7 +320,11 @@ def _failed(reason: str) -> Translation:
 
 
 def decode_hypotheses(
-    tokenizer: Tokenizer, outputs: Outputs, source: list[int], n_best: int
+    tokenizer: Tokenizer,
+    outputs: Outputs,
+    source: list[int],
+    n_best: int,
+    calibration: Calibration | str | None = None,
 ) -> list[Translation]:
     """Decode the best hypotheses for one source.
 
@@ -285,6 +333,8 @@ def decode_hypotheses(
         outputs: One row of each output of a search, as described in `translate_texts`.
         source: Ids of the source.
         n_best: int. Largest number of hypotheses.
+        calibration: `Calibration` of the search; a `str` with the reason why it does not hold; or
+            `None` if there is none.
 
     Raises:
         ValueError: There is no hypothesis.
@@ -304,7 +354,7 @@ def decode_hypotheses(
             f"Received: {scores[existing].tolist()}"
         )
     source_tokens = tokenizer.source_decoder().tokens(source)
-    alignments = outputs.get("alignments")
+    alignments, log_probs = outputs.get("alignments"), outputs.get("log_probs")
     translations = []
     for k in existing:
         ids = outputs["tokens"][k, : int(outputs["lengths"][k])].tolist()
@@ -321,8 +371,15 @@ def decode_hypotheses(
                 tokens=tokens,
                 source_tokens=list(source_tokens),
                 alignment=alignment,
+                log_probs=None if log_probs is None else log_probs[k, : len(ids)].copy(),
             )
         )
+    if isinstance(calibration, str):
+        translations[0] = replace(translations[0], uncalibrated=calibration)
+    elif calibration is not None:
+        length = len(translations[0].tokens)
+        judgment = calibration.judge(outputs["log_probs"], outputs["scores"], length)
+        translations[0] = replace(translations[0], **vars(judgment))
     return translations
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
+from keras_bahdanau_runtime.calibration import Calibration, constrained, load_calibration
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
@@ -45,6 +46,7 @@ from keras_bahdanau_runtime.search_options import (
     spelled_ids,
     text_constraints,
 )
+from keras_bahdanau_runtime.search_settings import JSON_KEYS
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
@@ -194,6 +196,7 @@ class Translator:
         self.tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in manifest.files:
             self.tokenizer = load_tokenizer(manifest)
+        self.calibration = load_calibration(manifest)
 
     def _open_search(self) -> GraphSearch | CudaGraphSearch:
         return open_search(self.manifest, self._cuda_graphs, self._providers, *self._limits())
@@ -332,6 +335,8 @@ class Translator:
         )
         require_options(self.manifest, constraint_inputs([constraints(None)]))
 
+        calibration = self.calibration_for(settings)
+
         def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
             rows = [constraints(index) for index in indices]
             inputs = constraint_inputs(rows)
@@ -354,7 +359,20 @@ class Translator:
             alignments=alignments,
             on_error=on_error,
             parallel_batches=self._parallel_batches,
+            calibration=lambda index: constrained(calibration, constraints(index)),
         )
+
+    def calibration_for(self, options: SearchOptions) -> Calibration | str | None:
+        """Return the calibration, or why it does not hold for a search with these options.
+
+        Returns:
+            A `Calibration`, a `str`, or `None` if the artifact has no calibration.
+        """
+        if self.calibration is None:
+            return None
+        values = {JSON_KEYS.get(name, name): value for name, value in options.values().items()}
+        document = {**self.manifest.search.document, **values}
+        return self.calibration.mismatch(document) or self.calibration
 
     def translate_stream(
         self,
@@ -463,8 +481,9 @@ class Translator:
 
         Returns:
             Dict of `"tokens"` int32 `(B, K, T)`, `"scores"` float32 `(B, K)`, `"lengths"` int32
-            `(B, K)` and `"alignments"` float32 `(B, K, T, Tx)`, hypotheses best first; `T` is the
-            longest output.
+            `(B, K)`, `"alignments"` float32 `(B, K, T, Tx)` and `"log_probs"` float32 `(B, K, T)`,
+            hypotheses best first; `T` is the longest output. Artifacts of earlier versions have no
+            `"log_probs"`.
 
         Raises:
             ValueError: Wrong rank or dtype, no rows, a row with only padding or with padding
@@ -481,8 +500,8 @@ class Translator:
             )
         outputs = self.search(array, noise=noise)
         longest = int(outputs["lengths"].max())
-        cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
-        return {**outputs, **cut}
+        with_steps = {"tokens", "alignments", "log_probs"} & outputs.keys()
+        return {**outputs, **{name: outputs[name][:, :, :longest] for name in with_steps}}
 
     def score(
         self,

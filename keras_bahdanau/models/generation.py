@@ -10,12 +10,18 @@ from keras import ops, tree
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search.base import SearchInputs, check_accepts_required, check_search
+from keras_bahdanau.search.base import (
+    SearchInputs,
+    check_accepts_required,
+    check_search,
+    search_document,
+)
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
+from keras_bahdanau_runtime.calibration import constrained
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -344,7 +350,8 @@ class GenerationMixin:
         """Translate texts in batches of similar length.
 
         `Translator.translate` returns the same for the exported model. The translation of a blank
-        text is empty and has the score 0.
+        text is empty and has the score 0. Translations have a confidence if `self.calibration` is
+        a `Calibration`, which `load_best` loads from a run that was exported.
 
         Args:
             texts: List of `str`, one sentence each.
@@ -401,6 +408,10 @@ class GenerationMixin:
         if any(required or ()):
             check_beam_for_phrases(options.get("beam_size"))
             check_accepts_required(search)
+        calibration = getattr(self, "calibration", None)
+        if calibration is not None:
+            document = search_document(search, None if callable(max_length) else max_length)
+            calibration = calibration.mismatch(document) or calibration
         most_rows = 0
 
         def search_rows(source, indices):
@@ -422,7 +433,8 @@ class GenerationMixin:
             }
             generation = self.generate(filled.pop("source"), search, max_length, **filled)._asdict()
             most_rows = rows  # only if the search did not fail
-            names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
+            names = ["tokens", "scores", "lengths", "log_probs"]
+            names += ["alignments"] if alignments else []
             return {name: generation[name][: len(source)] for name in names}
 
         return translate_texts(
@@ -435,6 +447,7 @@ class GenerationMixin:
             progress=progress,
             alignments=alignments,
             on_error=on_error,
+            calibration=lambda index: constrained(calibration, constraints(index)),
         )
 
     def checked_pairs(self, source, target):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import logging
 import math
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, PAD
-from keras_bahdanau_runtime.search_settings import RANGES, check_setting
+from keras_bahdanau_runtime.search_settings import JSON_KEYS, RANGES, check_setting
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -692,6 +693,18 @@ def search_classes(base=Search):
     for subclass in base.__subclasses__():
         classes |= {subclass.__name__: subclass, **search_classes(subclass)}
     return classes
+
+
+def search_document(search, max_length):
+    """Return the settings of a search as JSON values, as in the manifest of an artifact.
+
+    Args:
+        search: A `Search`.
+        max_length: Int, the largest number of output tokens; `None` if it differs between texts.
+    """
+    config = {JSON_KEYS.get(name, name): value for name, value in search.get_config().items()}
+    document = {"class": type(search).__name__, **config, "max_length": max_length}
+    return json.loads(json.dumps(document))  # tuples become lists
 
 
 def check_is_search(search):

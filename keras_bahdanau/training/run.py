@@ -10,6 +10,7 @@ run/
   history.csv      one row per checkpoint
   epoch-01.keras   each of the last checkpoints, with `keep` or `average`
   average.keras    the mean of the last checkpoints, with `average`
+  calibration.json confidence of the best model, written by `export`
 
 For Keras, an epoch is the time between two checkpoints: `every` updates, or a pass over the text.
 """
@@ -57,6 +58,7 @@ from keras_bahdanau.run_folder import (
 )
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.calibration import load_calibration
 from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.precision import resolve_dtype_policy
@@ -259,7 +261,8 @@ def load_best(*runs, dtype_policy="float32"):
             "mixed_bfloat16" or "mixed_float16".
 
     Returns:
-        The model, or an `Ensemble` of the models of several runs.
+        The model, or an `Ensemble` of the models of several runs. If `runs` is one folder that was
+        exported, `model.calibration` is the `Calibration` fitted then; otherwise `None`.
 
     Raises:
         ValueError: If a folder contains no best model, a model has no tokenizer, or NaN or infinity
@@ -270,7 +273,9 @@ def load_best(*runs, dtype_policy="float32"):
     models = [_load(best_file(member), compile=False) for member in members]
     for model in models:
         replace_policies(model, dtype_policy, old=("float32",))
-    return models[0] if len(models) == 1 else Ensemble(models)
+    model = models[0] if len(models) == 1 else Ensemble(models)
+    model.calibration = load_calibration(runs[0]) if len(runs) == 1 else None
+    return model
 
 
 def _load(path, compile):

@@ -7,7 +7,8 @@ it needs numpy 1.26.
 The input `text` is BYTES of shape `[n, 1]`, one UTF-8 sentence each. The outputs of shape
 `[n, n_best]` are `translation` BYTES, `score` FP32, and `alignment` BYTES with the attention
 weights as JSON. If a text has fewer hypotheses, its remaining texts are empty, and their scores the
-smallest float32.
+smallest float32. A calibrated artifact has two more, `confidence` and `expected_errors` FP32, which
+are -1 for hypotheses without a confidence.
 
 Two more inputs `[n, 1]` are optional: `prefix`, the beginning of each translation, empty for none,
 and `required`, a JSON list of the phrases that each translation contains, empty for none.
@@ -27,7 +28,12 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator, UnsupportedArtifactError
-from keras_bahdanau_runtime.request import TranslationRequest, check_characters
+from keras_bahdanau_runtime.request import (
+    CONFIDENCES,
+    NO_CONFIDENCE,
+    TranslationRequest,
+    check_characters,
+)
 from keras_bahdanau_runtime.search_options import check_count
 from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
@@ -122,18 +128,24 @@ class TritonPythonModel:
         shape = len(hypotheses), request.n_best
         translation, alignment = np.full(shape, b"", object), np.full(shape, b"", object)
         score = np.full(shape, NO_SCORE, np.float32)
+        confidences = {name: np.full(shape, NO_CONFIDENCE, np.float32) for name in CONFIDENCES}
         for row, best in enumerate(hypotheses):
             for column, hypothesis in enumerate(best):
                 if hypothesis.error is not None:
                     return triton.InferenceResponse(error=triton.TritonError(hypothesis.error))
                 translation[row, column] = hypothesis.text.encode("utf-8")
                 score[row, column] = hypothesis.score
+                if hypothesis.confidence is not None:
+                    for name, values in confidences.items():
+                        values[row, column] = getattr(hypothesis, name)
                 if request.alignments:
                     weights = json.dumps(hypothesis.alignment.tolist())
                     alignment[row, column] = weights.encode("utf-8")
         tensors = [triton.Tensor("translation", translation), triton.Tensor("score", score)]
         if request.alignments:
             tensors.append(triton.Tensor("alignment", alignment))
+        if self.translator.calibration is not None:
+            tensors += [triton.Tensor(name, values) for name, values in confidences.items()]
         return triton.InferenceResponse(output_tensors=tensors)
 
 

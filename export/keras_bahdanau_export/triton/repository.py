@@ -19,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.calibration import load_calibration
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.files import atomic_folder, folder_name
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, read_unreplaced
+from keras_bahdanau_runtime.request import CONFIDENCES
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MANIFEST_FILE,
@@ -144,7 +146,8 @@ def triton_repository(
         (graph / _CONFIG).write_text(config, "utf-8")
         if takes_texts:
             shutil.copyfile(_MODEL, text / _VERSION / "model.py")
-            (text / _CONFIG).write_text(_text_config(name), "utf-8")
+            is_calibrated = load_calibration(manifest) is not None
+            (text / _CONFIG).write_text(_text_config(name, is_calibrated), "utf-8")
         else:
             shutil.rmtree(text)
 
@@ -157,8 +160,8 @@ def _open(manifest: Manifest) -> tuple[Any, bool]:
     return translator.session, translator.tokenizer is not None
 
 
-def _text_config(name: str) -> str:
-    """Return the `config.pbtxt` of the text model."""
+def _text_config(name: str, is_calibrated: bool) -> str:
+    """Return the `config.pbtxt` of the text model, with confidences if it is calibrated."""
     tensors = [
         _tensor("input", "text", "TYPE_STRING", [1]),
         _tensor("input", "prefix", "TYPE_STRING", [1], is_optional=True),
@@ -167,6 +170,8 @@ def _text_config(name: str) -> str:
         _tensor("output", "score", "TYPE_FP32", [-1]),
         _tensor("output", "alignment", "TYPE_STRING", [-1]),
     ]
+    if is_calibrated:
+        tensors += [_tensor("output", name, "TYPE_FP32", [-1]) for name in CONFIDENCES]
     requirement = (
         "# Needs Triton 24.12 or later, or numpy 1.26 with an earlier one; see model.py.\n"
     )

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
+from keras_bahdanau_runtime.bulk.review import Review
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import (
@@ -176,6 +177,7 @@ def translate_file(
     output_format: OutputFormat = PLAIN,
     prefixes: Sequence[str | None] | None = None,
     required: Sequence[Sequence[str] | None] | None = None,
+    review: Review | None = None,
     **options: Any,
 ) -> int:
     """Translate a file row by row, in memory that does not grow with the file.
@@ -210,6 +212,8 @@ def translate_file(
         output_format: `OutputFormat`; only a plain one for CSV, tab-separated text and Parquet.
         prefixes: As for `Translator.translate`, one for each row of the file.
         required: As for `Translator.translate`, a list for each row of the file.
+        review: `Review`. Translations below its confidence go to its file, and their rows are empty
+            in the output, or null; `None` to write all translations to the output.
         **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
 
     Returns:
@@ -230,6 +234,9 @@ def translate_file(
                 "be one column for an artifact that was not trained on sources of several",
                 text_column,
             )
+    if review is not None:
+        constraints_of_call = {"prefixes": prefixes, "required": required}
+        review.check(translator, {**options, **constraints_of_call}, resume)
     records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
     partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))
@@ -280,6 +287,8 @@ def translate_file(
         "shard": [*shard, start, stop] if shard[1] > 1 else None,
         **_option_settings(output_format, constraints, options),
     }
+    if review is not None:
+        settings["review"] = [review.confidence, str(review.path)]
     finished_journal = Journal(record, settings, str(output))
     if exists:
         position = _check_finished(finished_journal, records, output, start, stop)
@@ -300,6 +309,7 @@ def translate_file(
         on_failed,
         output_format,
         constraints,
+        review,
     )
     with _lock_partial(partial, journal, resume):
         if output.exists():
@@ -308,11 +318,17 @@ def translate_file(
                 "be a new file",
                 received=f"{str(output)!r}, which another process has written meanwhile",
             )
-        with add_path_to_errors(partial), partial.open("r+b") as file:
+        with (
+            add_path_to_errors(partial),
+            partial.open("r+b") as file,
+            contextlib.nullcontext() if review is None else review,
+        ):
             position = job.run(file, journal)
         fingerprint_of_rows = records.fingerprint(position.digest)
         if _file_state(source) != state:
             raise ValueError(f"{source}: expected a file that does not change. It changed.")
+        if review is not None:
+            review.publish()
         with records.publish(partial, output, start, stop) as complete:
             finished = Finished(fingerprint_of_rows, file_sha256(complete))
             finished_journal.write(position, finished)
@@ -372,6 +388,7 @@ class _FileTranslation:
     on_failed: OnFailed | None
     output_format: OutputFormat
     constraints: Mapping[str, Sequence[Any]]
+    review: Review | None
 
     def run(self, file: BinaryIO, journal: Journal) -> Position:
         """Translate the rows after the journal's position; return the position at the end."""
@@ -398,6 +415,8 @@ class _FileTranslation:
             file.write(head)
             position = Position(bytes=len(head), digest=digest.hexdigest())
         self._report(position.rows, 0)
+        if self.review is not None:
+            self.review.start(self.start + position.rows)
         while window := list(itertools.islice(rows, self.window)):
             translations, failed = self._translate(window, position.rows)
             data = self.records.render(window, translations)
@@ -413,6 +432,8 @@ class _FileTranslation:
             # If rows are added to the file, a shorter last window would be a different one.
             if len(window) == self.window:
                 _flush(file)
+                if self.review is not None:
+                    self.review.flush()
                 journal.write(position)
         _flush(file)
         return position
@@ -420,7 +441,10 @@ class _FileTranslation:
     def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
         """Return the output of each row, as `Records.render` needs it, and the number of failed."""
         first, style = self.start + done, self.output_format
-        n_best, rows = style.n_best or 1, slice(first, first + len(window))
+        shown, rows = style.n_best or 1, slice(first, first + len(window))
+        n_best = shown
+        if self.review is not None:  # which contains the second best translations
+            n_best = min(max(shown, 2), self.translator.manifest.search.num_returned)
         options = {name: values[rows] for name, values in self.constraints.items()}
         translations = self.translator.translate(
             [row.text for row in window],
@@ -436,12 +460,19 @@ class _FileTranslation:
             if row.error is not None:
                 hypotheses = [dataclasses.replace(hypotheses[0], error=row.error)]
             error = hypotheses[0].error
+            is_doubtful = (
+                error is None
+                and self.review is not None
+                and self.review.add(number + 1, row.text, hypotheses)
+            )
+            shown_hypotheses = [] if is_doubtful else hypotheses[:shown]
             if self.records.values == "lines":
-                outputs.append(style.lines(number, hypotheses))
+                outputs.append(style.lines(number, shown_hypotheses))
             elif not style.is_plain:
-                outputs.append(style.value(hypotheses))
+                outputs.append(style.value(shown_hypotheses))
             else:
-                outputs.append(None if error is not None else hypotheses[0].text)
+                is_empty = error is not None or is_doubtful
+                outputs.append(None if is_empty else hypotheses[0].text)
             if error is not None:
                 failed += 1
                 if self.on_failed is not None:

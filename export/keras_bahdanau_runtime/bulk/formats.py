@@ -69,6 +69,7 @@ class OutputFormat:
         """Return the lines for a row, without line breaks.
 
         A failed row has a blank line in plain text, none in an n-best list, and an "error" in JSON.
+        A row without translations, which are in a `Review`, has no "error".
 
         Args:
             row: int, number of the row from 0.
@@ -77,24 +78,27 @@ class OutputFormat:
         if self.as_json:
             return [json.dumps({"row": row, **self.value(translations)}, ensure_ascii=False)]
         if self.is_plain:
-            return [one_line(translations[0].text)]
-        if translations[0].error is not None:
+            return [one_line(translations[0].text) if translations else ""]
+        if translations and translations[0].error is not None:
             return []
         return [self._line(row, translation) for translation in translations]
 
     def value(self, translations: "Sequence[Translation]") -> dict[str, Any]:
         """Return the translations of a row as JSON values."""
-        error = translations[0].error
+        error = translations[0].error if translations else None
         if error is not None:
             return {"translations": [], "error": error}
         return {"translations": list(map(self._fields, translations)), "error": None}
 
     def _fields(self, translation: "Translation") -> dict[str, Any]:
+        from keras_bahdanau_runtime.translation import confidence_fields  # needs NumPy
+
         fields = {
             "text": translation.text,
             "score": translation.score,
             "tokens": translation.tokens,
             "source_tokens": translation.source_tokens,
+            **confidence_fields(translation),
         }
         return fields | ({"alignment": self._alignment(translation)} if self.alignments else {})
 

@@ -215,7 +215,7 @@ class CudaGraphSearch:
                 graph_id=2 * buffers.number + current + 1,
             )
             current, go_on = 1 - current, bool(buffers.go_on.numpy())
-        names = [tensor.name for tensor in TRANSLATE.outputs]
+        names = [value.name for value in self._end.get_outputs()]
         return run_in_time(self._end, buffers.inputs(self._end, current), names, shrink=shrink)
 
     def _new_buffers(self, shape: tuple[int, ...], initial: Values) -> _Buffers:
@@ -233,6 +233,7 @@ class CudaGraphSearch:
 
 def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:
     """Raise a `CorruptArtifactError` unless the graphs produce each other's inputs."""
+    signature = manifest.search_signature or TRANSLATE
     inputs, outputs = (
         [{value.name: value.type for value in values} for values in lists]
         for lists in (
@@ -246,7 +247,7 @@ def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:
         not states
         or not all(read.items() <= available for read in inputs)
         or outputs[1] != {"go_on": "tensor(bool)", **states}
-        or set(outputs[2]) != {tensor.name for tensor in TRANSLATE.outputs}
+        or set(outputs[2]) != {tensor.name for tensor in signature.outputs}
     ):
         raise CorruptArtifactError(
             f"{manifest.folder}: expected {', '.join(CUDA_GRAPH_FILES)} to be the graphs of one "

@@ -62,7 +62,7 @@ from keras_bahdanau_runtime.service.schemas import (
     parse_request,
 )
 from keras_bahdanau_runtime.service.settings import Limits
-from keras_bahdanau_runtime.translation import Translation
+from keras_bahdanau_runtime.translation import Translation, confidence_fields
 
 # `wbits` arguments of zlib for gzip, zlib and raw deflate data.
 _GZIP, _ZLIB, _DEFLATE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
@@ -547,6 +547,7 @@ def _translation(translation: Translation) -> dict[str, Any]:
         "source_tokens": translation.source_tokens,
         "alignment": _alignment(translation),
         "error": translation.error,
+        **confidence_fields(translation),
     }
 
 

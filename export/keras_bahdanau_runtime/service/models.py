@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.calibration import constrained
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     LimitError,
@@ -19,6 +20,8 @@ from keras_bahdanau_runtime.errors import (
     argument_error,
 )
 from keras_bahdanau_runtime.request import (
+    CONFIDENCES,
+    NO_CONFIDENCE,
     NO_OPTIONS,
     TranslationRequest,
     check_characters,
@@ -217,6 +220,8 @@ class TextModel(Model):
             TensorSpec("score", "FP32", (-1,)),
             TensorSpec("alignment", "BYTES", (-1,)),  # only if the request asks for it
         ]
+        if translator.calibration is not None:
+            self.outputs += [TensorSpec(name, "FP32", (-1,)) for name in CONFIDENCES]
         self._search, self._stream = _SearchJob(self), _StreamJob(self)
         self._score, self._alternatives = _ScoreJob(self), _AlternativesJob(self)
 
@@ -555,11 +560,15 @@ class TextModel(Model):
         translations = np.full(shape, b"", object)
         scores = np.full(shape, _NO_SCORE, np.float32)
         weights = np.full(shape, b"", object)
+        confidences = {name: np.full(shape, NO_CONFIDENCE, np.float32) for name in CONFIDENCES}
         for row, hypotheses in enumerate(results):
             for column, hypothesis in enumerate(hypotheses):
                 index = (row,) if n_best == 1 else (row, column)
                 translations[index] = hypothesis.text.encode("utf-8")
                 scores[index] = hypothesis.score
+                if hypothesis.confidence is not None:
+                    for name, values in confidences.items():
+                        values[index] = getattr(hypothesis, name)
         if alignments:
             rows = weights.reshape(len(texts), n_best)
             await asyncio.to_thread(_write_alignments, results, rows)
@@ -569,6 +578,8 @@ class TextModel(Model):
         ]
         if alignments:
             tensors.append(Tensor("alignment", "BYTES", weights))
+        if self.translator.calibration is not None:
+            tensors += [Tensor(name, "FP32", values) for name, values in confidences.items()]
         return tensors
 
 
@@ -633,13 +644,20 @@ class _SearchJob(_TextJob):
         if any(row is not NO_CONSTRAINTS for row in rows):
             inputs |= constraint_inputs(rows)
         source = pad([payload.ids for payload in payloads])
+        calibration = self._translator.calibration_for(options)
         arrays = self._translator.search(source, aligned, inputs=inputs)
         results = []
         for row, payload in enumerate(payloads):
             outputs = _outputs_of(arrays, row, payload.alignments)
             with argument_errors():  # the options leave no output
-                tokenizer = self._tokenizer.for_source(payload.text)
-                results.append(decode_hypotheses(tokenizer, outputs, payload.ids, payload.n_best))
+                translations = decode_hypotheses(
+                    self._tokenizer.for_source(payload.text),
+                    outputs,
+                    payload.ids,
+                    payload.n_best,
+                    constrained(calibration, payload.constraints),
+                )
+            results.append(translations)
         return results
 
 

@@ -183,6 +183,20 @@ class Hypothesis(_Body):
     source_tokens: list[str]
     alignment: list[list[float]] | None
     error: str | None
+    confidence: float | None = Field(
+        None,
+        description="the probability that the text is right; only for the best translation of a "
+        "calibrated model",
+    )
+    expected_errors: float | None = Field(
+        None, description="the expected share of wrong symbols; null without a confidence"
+    )
+    token_confidences: list[float] | None = Field(
+        None, description="the probability of each token that it is right"
+    )
+    uncalibrated: str | None = Field(
+        None, description="why a calibrated model gives no confidence, such as another beam size"
+    )
 
 
 class TranslateResponse(_Body):

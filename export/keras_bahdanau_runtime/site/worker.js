@@ -92,7 +92,7 @@ async function openModel({ wasm, isOffline, files, ...model }) {
 }
 
 /** Returns the best hypotheses for a text, best first, like `POST /translate` of the service. */
-async function translate({ session, tokenizer, dtypes, options, max_tokens, max_length, max_length_ratio }, { text, prefix, n_best, alignments, ...settings }) {
+async function translate({ session, tokenizer, dtypes, options, calibration, max_tokens, max_length, max_length_ratio }, { text, prefix, n_best, alignments, ...settings }) {
   if (!text.isWellFormed()) throw new SiteError("refused", "It contains half of a character.");
   const { ids: source, words } = tokenizer.encodeSource(text);
   if (source.length > max_tokens) throw new SiteError("too_large");
@@ -111,7 +111,7 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     inputs.prefix = new ort.Tensor("int32", Int32Array.from([...ids, 0]), [1, ids.length + 1]);
     inputs.completions = new ort.Tensor("int32", Int32Array.from([...completions.flat(), 0, 0]), [1, completions.length + 1, 2]);
   }
-  const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : []];
+  const fetched = ["tokens", "scores", "lengths", ...alignments ? ["alignments"] : [], ...calibration ? ["log_probs"] : []];
   const outputs = await session.run(inputs, fetched);
   const sourceTokens = tokenizer.source.tokens(source, words);
   const [, beam, steps] = outputs.tokens.dims;
@@ -126,11 +126,51 @@ async function translate({ session, tokenizer, dtypes, options, max_tokens, max_
     const row = (step) => Array.from(outputs.alignments.data.subarray((k * steps + step) * source.length, (k * steps + step + 1) * source.length));
     hypotheses.push({ text: tokens.slice(0, end).join(""), score, tokens, source_tokens: sourceTokens, alignment: alignments ? ids.map((_, step) => row(step)) : null });
   }
+  if (calibration && hypotheses.length) {
+    const name = Object.keys(dtypes).find((each) => Math.fround(settings[each] ?? options[each]) !== Math.fround(options[each]));
+    const reason = name ? `The confidence holds for ${name}=${options[name]}. Received: ${settings[name]}.` : prefix ? "The confidence holds for translations without a given beginning." : null;
+    const judged = reason ? { confidence: null, expected_errors: null, token_confidences: null } : judge(calibration, outputs, hypotheses[0].tokens.length);
+    Object.assign(hypotheses[0], judged, { uncalibrated: reason });
+  }
   for (const output of Object.values(outputs)) output.dispose();
   if (hypotheses.some(({ score }) => !Number.isFinite(score))) throw new SiteError("internal", "The model returned a score that is not finite.");
   if (!hypotheses.length) throw new SiteError("refused", "The options of the search leave no translation.");
   if (unfamiliarShare(text, sourceTokens) > UNFAMILIAR) hypotheses[0].note = "The model knows few characters of this text, so the translation is probably wrong";
   return hypotheses;
+}
+
+const LARGEST = 20; // of the absolute logits and margins, in nats
+const limited = (value) => Math.max(-LARGEST, Math.min(LARGEST, value));
+const logistic = (logit) => 1 / (1 + Math.exp(-limited(logit)));
+
+/** Returns the logit of a probability, from its logarithm. */
+function logitOf(logProbability) {
+  const value = Math.min(logProbability, -1e-12);
+  return limited(value - Math.log(-Math.expm1(value)));
+}
+
+const weighted = ({ bias, weights }, features) => Object.entries(weights).reduce((sum, [name, weight]) => sum + weight * features[name], bias);
+
+/** Returns the confidence in the best hypothesis, like `Calibration.judge` of the runtime. */
+function judge(calibration, { log_probs: { data, dims: [, beam, steps] }, scores }, length) {
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const totals = [...Array(beam).keys()].filter((k) => scores.data[k] !== -Infinity).map((k) => sum(Array.from(data.subarray(k * steps, (k + 1) * steps))));
+  const tokens = Array.from(data.subarray(0, length));
+  const others = Math.log(sum(totals.slice(1).map((total) => Math.exp(total - totals[0]))));
+  const features = {
+    total: logitOf(totals[0]),
+    mean: sum(tokens) / length,
+    smallest: logitOf(Math.min(...tokens)),
+    margin: totals.length > 1 ? limited(totals[0] - totals[1]) : LARGEST,
+    share: limited(-others),
+    length: Math.log(length),
+  };
+  const output = weighted(calibration.confidence, features);
+  return {
+    confidence: logistic(output),
+    expected_errors: logistic(weighted(calibration.expected_errors, features)),
+    token_confidences: tokens.map((value) => logistic(weighted(calibration.tokens, { token: logitOf(value), output }))),
+  };
 }
 
 /** Returns the share of the characters of a text that have no token of their own or of a longer one. */

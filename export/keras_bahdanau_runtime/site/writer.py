@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.calibration import load_calibration
 from keras_bahdanau_runtime.checks import check_positive, check_text
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, argument_error
 from keras_bahdanau_runtime.files import atomic_folder
@@ -225,7 +226,17 @@ def _describe(name: str, model: _Model, max_characters: int, max_tokens: int) ->
         "max_length_ratio": manifest.search.max_length_ratio,
         "options": {**settings, **({"prefix": None} if _has_prefix(manifest) else {})},
         "dtypes": {name: OPTIONS[name].dtype for name in settings},
+        "calibration": _calibration(manifest),
     }
+
+
+def _calibration(manifest: Manifest) -> dict[str, Any] | None:
+    """Return the models of the confidence, or `None` if they do not hold for the search."""
+    calibration = load_calibration(manifest)
+    if calibration is None or calibration.mismatch(manifest.search.document) is not None:
+        return None
+    document = calibration.to_json()
+    return {name: document[name] for name in ("confidence", "expected_errors", "tokens")}
 
 
 def _page(site: Mapping[str, Any]) -> str:

@@ -1,0 +1,134 @@
+"""Translations that a person should look at: a file of those with a low confidence."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
+from keras_bahdanau_runtime.search_options import SearchOptions
+from keras_bahdanau_runtime.signature import SETTINGS
+from keras_bahdanau_runtime.translation import Translation
+from keras_bahdanau_runtime.translator import Translator
+
+_CONSTRAINTS = ("prefixes", "required", "suppressed", "disable_unknown")
+
+
+class Review:
+    """File of the translations below a confidence, the least confident first.
+
+    A line has the source, the translation, the second best one, the confidence and the number of
+    the row from 1, separated by tabs. Tabs and line breaks inside of texts become spaces. The lines
+    are collected in PATH.partial, and sorted when all rows are translated.
+
+    Args:
+        confidence: float. Translations with a smaller confidence are written.
+        path: `Path` of the file.
+
+    Attributes:
+        count: int, number of translations in the file, once it is published.
+
+    Raises:
+        ValueError: `confidence` is not a number from 0 to 1.
+
+    Example:
+
+    >>> review = Review(0.9, Path("doubtful.tsv"))
+    >>> with review:
+    ...     review.start(0)
+    ...     review.add(1, "a man", translations)
+    True
+    >>> review.publish()
+    """
+
+    def __init__(self, confidence: float, path: str | os.PathLike[str]) -> None:
+        check_range("review", confidence, float, 0, 1)
+        self.confidence, self.path = confidence, Path(path)
+        self._partial, self.count = Path(f"{self.path}.partial"), 0
+
+    def check(self, translator: Translator, options: Mapping[str, Any], resume: bool) -> None:
+        """Check that the translations of a call have confidences, and that the file is new.
+
+        Args:
+            translator: The `Translator`.
+            options: Options and constraints of `Translator.translate` by name.
+            resume: Whether an interrupted call is continued, whose file may exist.
+
+        Raises:
+            ValueError: They have none, or the file exists.
+        """
+        settings = {name: value for name, value in options.items() if name in SETTINGS}
+        calibration = translator.calibration_for(SearchOptions.from_values(settings))
+        if calibration is None:
+            raise argument_error(
+                "review",
+                "be used with a calibrated artifact. `export` calibrates it on held-out pairs",
+                received=f"{translator.manifest.folder}, which has no confidences",
+            )
+        constraints = [name for name in _CONSTRAINTS if options.get(name)]
+        if isinstance(calibration, str) or constraints:
+            reason = calibration if isinstance(calibration, str) else f"`{constraints[0]}`"
+            raise argument_error(
+                "review", "be used with the search that was calibrated", received=reason
+            )
+        if self.path.exists() and not resume:
+            raise argument_error(
+                "review", "be a new file", received=f"{str(self.path)!r}, which exists"
+            )
+
+    def __enter__(self) -> "Review":
+        with add_path_to_errors(self._partial):
+            self._file = self._partial.open("a+", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def start(self, rows: int) -> None:
+        """Keep only the lines of the first rows, as many as an interrupted call has finished."""
+        self._file.seek(0)
+        kept = []
+        for line in self._file:
+            if not line.endswith("\n"):
+                break  # the line at which the process was killed
+            if json.loads(line)[-1] <= rows:
+                kept.append(line)
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.writelines(kept)
+
+    def add(self, number: int, source: str, hypotheses: Sequence[Translation]) -> bool:
+        """Write the translation of a row, and return True, if its confidence is too small.
+
+        Args:
+            number: Number of the row, from 1.
+            source: Its text.
+            hypotheses: Its translations, best first.
+        """
+        best, *others = hypotheses
+        if best.confidence is None or best.confidence >= self.confidence:
+            return False
+        second = others[0].text if others else ""
+        row = [source, best.text, second, best.confidence, number]
+        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return True
+
+    def flush(self) -> None:
+        """Write all lines to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def publish(self) -> None:
+        """Write the file from the collected lines."""
+        with self._partial.open(encoding="utf-8") as file:
+            rows = sorted((json.loads(line) for line in file), key=lambda row: row[-2:])
+        with atomic_write(self.path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for *texts, confidence, number in rows:
+                columns = [one_line(text).replace("\t", " ") for text in texts]
+                file.write("\t".join([*columns, f"{confidence:.4f}", str(number)]) + "\n")
+        self._partial.unlink()
+        self.count = len(rows)
