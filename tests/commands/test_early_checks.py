@@ -71,7 +71,7 @@ MISTAKES = [
     ([*EXPORT, "--source", "en", "--reference", "none"], "'none'"),
     ([*EXPORT, "--source", "en"], "en, line 1: expected 2 columns .*, or a second file"),
     ([*EXPORT, "--source", "en", "--on-bad-line", "skip"], r"No pair of sentences in en \(sources"),
-    ([*EXPORT, "--reference", "de"], "`reference`, .* must be passed together with `source`"),
+    ([*EXPORT, "--reference", "de"], "`reference` must be passed together with `source`"),
     ([*EXPORT, "--encoding", "ascii"], "`encoding` .* must be passed together with `source`"),
     ([*EXPORT, "--license", "mit"], "`license` must be used with --model-card. Received: mit"),
     ([*EXPORT, "--model-card", "--license", "My License"], "`license` must be an identifier"),

@@ -1,10 +1,11 @@
 """The command `evaluate` with an artifact that copies its source."""
 
 import json
+import math
 
 import click.testing
 import pytest
-from copy_artifact import make
+from copy_artifact import calibration, make, make_with_options
 
 from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -75,3 +76,60 @@ def test_picture_that_cannot_be_written_is_refused_before_the_translation(tmp_pa
     arguments = ["evaluate", tmp_path, tmp_path / "absent.tsv", "--picture", tmp_path / name]
     result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
     assert result.exit_code and "`picture` must" in str(result.output) + str(result.exception)
+
+
+@pytest.fixture
+def evaluate_calibrated(tmp_path):
+    """Run `evaluate` with a model whose confidence is e^-length."""
+    artifact = make_with_options(tmp_path / "artifact", calibration=calibration())
+    # Three and two tokens with the end of sentence; the second output is wrong.
+    (tmp_path / "pairs.tsv").write_text("a dog\ta dog\nb\ta\n", "utf-8")
+
+    def evaluate(*options):
+        arguments = ["evaluate", artifact, tmp_path / "pairs.tsv", *options]
+        return click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
+
+    return evaluate
+
+
+def test_json_has_the_measures_of_confidences(evaluate_calibrated):
+    result = evaluate_calibrated("--json")
+    confidence = json.loads(result.stdout)["confidence"]
+    # "a dog" has the smaller confidence and is right.
+    right, wrong = math.exp(-3), math.exp(-2)
+    assert confidence["outputs"] == 2
+    assert confidence["calibration_error"] == pytest.approx(100 * (1 - right + wrong) / 2)
+    assert confidence["wrong"] == pytest.approx({"50": 100, "80": 50, "90": 50, "100": 50})
+    assert confidence["expected_wrong"] == pytest.approx(100 * (2 - right - wrong) / 2)
+    assert confidence["expected_errors"] == pytest.approx(20)
+
+
+def test_errors_by_confidence_are_printed(evaluate_calibrated):
+    lines = evaluate_calibrated().stdout.splitlines()
+    assert "calibration error 54.3% (" in lines[2]
+    assert lines[3].endswith("outputs: 50% 100.0%, 80% 50.0%, 90% 50.0%, 100% 50.0%")
+
+
+def test_another_search_prints_why_there_is_no_confidence(evaluate_calibrated):
+    result = evaluate_calibrated("--beam-size", 1)
+    assert "The confidence holds for beam_size=2. Received: 1." in result.stderr
+    assert "calibration error" not in result.stdout
+
+
+def test_confidences_are_drawn(evaluate_calibrated, tmp_path):
+    evaluate_calibrated("--confidence-picture", tmp_path / "confidence.png")
+    assert (tmp_path / "confidence.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["confidence.txt"], "must end in one of"),
+        (["confidence.png", "--beam-size", 1], "`confidence_picture` must be used with the search"),
+    ],
+)
+def test_a_picture_without_confidences_is_refused(evaluate_calibrated, tmp_path, options, message):
+    name, *flags = options
+    result = evaluate_calibrated("--confidence-picture", tmp_path / name, *flags)
+    assert result.exit_code and message in str(result.output) + str(result.exception)
+    assert not (tmp_path / name).exists()

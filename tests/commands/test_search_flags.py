@@ -4,13 +4,15 @@ The artifact copies its source, and its scores show the options; see `options_gr
 """
 
 import json
+import re
 
 import pytest
 from command import run
-from copy_artifact import TOKENIZER, make, make_with_options
+from copy_artifact import TOKENIZER, calibration, make, make_with_options
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.bulk.review import Review
 
 TEXTS = ["a man on a bike", "a dog"]
 
@@ -202,3 +204,107 @@ def test_evaluate_with_a_prefix_for_each_line(evaluate, write):
     assert "`prefix` must be a file" in err
     _, err = evaluate(source, reference, "--prefix", write("short", "a"))
     assert "3 in `source`, 3 in `references`, 1 in `prefixes`" in err
+
+
+# --- Confidences ----------------------------------------------------------------------------------
+
+# The confidences are e^-6 and e^-3. The second hypothesis is empty.
+DOUBTFUL = [
+    "a man on a bike\ta man on a bike\t\t0.0025\t1",
+    "a boat\ta boat\t\t0.0498\t3",
+]
+
+
+@pytest.fixture
+def calibrated(tmp_path):
+    return make_with_options(tmp_path / "calibrated", calibration=calibration())
+
+
+def test_json_lines_of_a_calibrated_artifact_have_confidences(
+    monkeypatch, capsysbinary, calibrated, write
+):
+    source = write("source", "a dog")
+    _, out, _ = run(monkeypatch, capsysbinary, "translate", calibrated, source, "--json")
+    [hypothesis] = json.loads(out)["translations"]
+    assert hypothesis["confidence"] == pytest.approx(0.049787, abs=1e-6)  # e^-3
+    assert hypothesis["expected_errors"] == pytest.approx(0.2)
+    assert hypothesis["token_confidences"] == pytest.approx([0.367879] * 3, abs=1e-6)
+    assert hypothesis["uncalibrated"] is None
+
+
+def test_json_lines_of_other_artifacts_have_no_confidences(command):
+    _, [line], _ = command("--json", texts=["a dog"])
+    assert "confidence" not in json.loads(line)["translations"][0]
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_doubtful_translations_go_to_a_file_of_their_own(
+    monkeypatch, capsysbinary, calibrated, write, tmp_path, is_file
+):
+    source = write("source", "a man on a bike", "b", "a boat", " ")
+    review, output = tmp_path / "doubtful.tsv", tmp_path / "output"
+    flags = ["--review", 0.06, review, *(["--output", output] if is_file else [])]
+    status, out, err = run(monkeypatch, capsysbinary, "translate", calibrated, source, *flags)
+    assert status == 0 and "2 translations to review are in" in err
+    assert review.read_text("utf-8").splitlines() == DOUBTFUL
+    out = output.read_text("utf-8") if is_file else out
+    assert out.splitlines() == ["", "b", "", ""]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_path):
+    source = write("source", "a man on a bike", "b", "a boat")
+    output, review = tmp_path / "output", tmp_path / "doubtful.tsv"
+    translator = Translator(calibrated)
+
+    def interrupt(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    def translate(**options):
+        review_of_call = Review(0.06, review)
+        translate_file(translator, source, output, window=1, review=review_of_call, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        translate(progress=interrupt)
+    assert not review.exists()
+    with open(f"{review}.partial", "a", encoding="utf-8") as file:  # written before it was killed
+        file.write('["b", "b", "", 0.01, 2]\n["a bo')
+    translate(resume=True)
+    assert review.read_text("utf-8").splitlines() == DOUBTFUL
+    assert output.read_text("utf-8").splitlines() == ["", "b", ""]
+
+
+def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "a boat"}\n{"text": "b"}\n', "utf-8")
+    translate_file(Translator(calibrated), source, output, review=Review(0.06, tmp_path / "r.tsv"))
+    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    assert [row["translation"] for row in rows] == [None, "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--review", 2, "new.tsv"], "`review` must be a number of at least 0 and at most 1"),
+        (["--review", 0.5, "source"], "`review` must be a new file"),
+        (["--review", 0.5, "new.tsv", "--beam-size", 1], "holds for beam_size=2. Received: 1"),
+        (["--review", 0.5, "new.tsv", "--suppress", "b"], "the search that was calibrated.*suppr"),
+    ],
+    ids=str,
+)
+def test_a_review_needs_confidences(
+    monkeypatch, capsysbinary, calibrated, write, tmp_path, flags, message
+):
+    write("source", "a dog")
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(
+        monkeypatch, capsysbinary, "translate", calibrated, "source", "-o", "out", *flags
+    )
+    assert status == 1 and re.search(message, " ".join(err.split())), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_review_of_an_artifact_without_confidences_is_refused(command, tmp_path):
+    status, _, err = command("--review", 0.5, tmp_path / "new.tsv")
+    assert status == 1 and "`review` must be used with a calibrated artifact" in err

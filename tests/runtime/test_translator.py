@@ -156,6 +156,7 @@ def test_translate_ids_returns_the_arrays_of_the_graph(translator_without_tokeni
         "scores": ("float32", (2, 2)),
         "lengths": ("int32", (2, 2)),
         "alignments": ("float32", (2, 2, 3, 3)),
+        "log_probs": ("float32", (2, 2, 3)),
     }
     np.testing.assert_array_equal(outputs["tokens"][:, 0], source)
     np.testing.assert_array_equal(outputs["lengths"][:, 0], [3, 2])

@@ -1,6 +1,7 @@
 """A hand-written artifact: a graph that copies its source, and a real tokenizer."""
 
 import json
+import math
 from dataclasses import replace
 
 import onnx.parser
@@ -15,13 +16,13 @@ def copy_graph(name="source", second_score="Log (nothing)", cut=0):
     """The ONNX text of a beam of two: the source with score -length, and an empty hypothesis.
 
     The second score is -inf, as for a hypothesis that does not exist. Every token is aligned with
-    its own position.
+    its own position, and has the log-probability -1.
     """
     return f"""
 <ir_version: 8, opset_import: ["" : 17]>
 copy (int32[batch, source_length] {name}) => (
     int32[batch, beam, length] tokens, float[batch, beam] scores, int32[batch, beam] lengths,
-    float[batch, beam, length, source_length] alignments)
+    float[batch, beam, length, source_length] alignments, float[batch, beam, length] log_probs)
 <int32 pad = {{0}}, int32 cut = {{{cut}}}, int64[1] one = {{1}}, int64[1] two = {{2}},
  int64[1] first = {{0}}, int64[1] second = {{1}}>
 {{
@@ -52,6 +53,12 @@ copy (int32[batch, source_length] {name}) => (
     diagonal = EyeLike <dtype = 1> (zeros)
     full = Concat <axis = 0> (rows, two, square)
     alignments = Expand (diagonal, full)
+
+    float_row = Cast <to = 1> (row)
+    signs = Sign (float_row)
+    empty_signs = Cast <to = 1> (empty_row)
+    first_log_probs = Neg (signs)
+    log_probs = Concat <axis = 1> (first_log_probs, empty_signs)
 }}
 """
 
@@ -215,6 +222,25 @@ def external_score(location, offset=0, length=4):
 
 
 COPY_STEPS = (COPY_ENCODER, COPY_STEP)
+
+
+def calibration(search=None, **changes):
+    """A calibration: the confidence is the probability of the output, so e^-length.
+
+    The confidence of a token is its own probability, and a fifth of the symbols is expected to be
+    wrong.
+    """
+    return {
+        "confidence": {"bias": 0.0, "weights": {"total": 1.0}},
+        "expected_errors": {"bias": math.log(0.25), "weights": {}},
+        "tokens": {"bias": 0.0, "weights": {"token": 1.0}},
+        "search": {"class": "BeamSearch", "size": 2, "max_length": 40}
+        if search is None
+        else search,
+        "pairs": 200,
+        "measured": {"wrong": 1.0},
+        **changes,
+    }
 
 
 def train_tokenizer():

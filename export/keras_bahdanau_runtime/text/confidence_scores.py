@@ -71,11 +71,11 @@ def calibration_interval(
     samples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the calibration error in percent, by the basic bootstrap.
+    """Return the 95 % interval of the calibration error in percent, by the bootstrap.
 
     The error of a sample is larger than that of the outputs that it is drawn from, because chance
-    adds to it twice. The basic bootstrap reflects the errors of the samples at that of the
-    outputs, which corrects this.
+    adds to it twice. The errors of the samples are shifted so that their mean is that of the
+    outputs.
 
     Args:
         confidences: As for `calibration_error`.
@@ -96,8 +96,9 @@ def calibration_interval(
     for _ in range(samples):
         rows = rng.integers(0, len(values), len(values))
         errors.append(calibration_error(values[rows], right[rows], bins))
-    low, high = np.percentile(errors, [2.5, 97.5])
-    return max(0.0, 2 * error - float(high)), max(0.0, 2 * error - float(low))
+    shifted = np.array(errors) - np.mean(errors) + error
+    low, high = np.percentile(shifted, [2.5, 97.5])
+    return max(0.0, float(low)), max(0.0, float(high))
 
 
 def coverage_errors(
