@@ -37,7 +37,7 @@ def test_a_feature_that_speaks_for_the_wrong_side_is_left_out(sign):
     share, margin = np.array([1.0, 1.0, 1.0, 0.0]), np.array([-1.0, -1.0, -1.0, 1.0])
     model = fit_logistic({"margin": sign * margin}, share, sign=sign)
     assert model.weights == {}
-    assert model.bias == pytest.approx(math.log(3), abs=1e-4)  # three of four are right
+    assert model.bias == pytest.approx(math.log(3), abs=1e-3)  # three of four are right
 
 
 def test_the_length_may_speak_for_both_sides():
