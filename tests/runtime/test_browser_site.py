@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from copy_artifact import copy_graph, make, make_with_options
+from copy_artifact import calibration, copy_graph, make, make_with_options
 from pages import FILES
 
 from keras_bahdanau_runtime import Tokenizer, Translator, UnsupportedArtifactError
+from keras_bahdanau_runtime.calibration import OUTPUT_FEATURES
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.search_options import encode_constraints
 from keras_bahdanau_runtime.signature import SAMPLE
@@ -45,7 +46,10 @@ def sites(tmp_path_factory, learned):
     root = tmp_path_factory.mktemp("sites")
     search = {"class": "BeamSearch", "size": 2, "length_penalty": 1.0, "max_length": 40}
     options = make_with_options(root / "options", document=learned, search=search)
-    artifacts = {"old": ARTIFACT, OPTIONS: options}
+    calibrated = make_with_options(
+        root / "calibrated", document=learned, search=search, calibration=every_feature(search)
+    )
+    artifacts = {"old": ARTIFACT, OPTIONS: options, "calibrated": calibrated}
     write_site(artifacts, root / "site", ONNXRUNTIME_WEB, examples=["red cat"], max_tokens=30)
     newer = make(root / "newer", copy_graph().replace('"" : 17', '"" : 99'), learned)
     write_site({"newer": newer}, root / "unsupported", ONNXRUNTIME_WEB)
@@ -57,6 +61,17 @@ def sites(tmp_path_factory, learned):
         yield root, f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def every_feature(search):
+    """A calibration that reads every feature."""
+    weights = {name: 0.1 * n for n, name in enumerate(OUTPUT_FEATURES, start=1)}
+    models = {
+        "confidence": {"bias": 0.4, "weights": weights},
+        "expected_errors": {"bias": -1.0, "weights": {"mean": -0.5}},
+        "tokens": {"bias": 0.2, "weights": {"token": 0.7, "output": 0.3}},
+    }
+    return calibration(search, **models)
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -137,6 +152,30 @@ def test_browser_gives_the_hypotheses_of_the_translator(page):
             assert ours["source_tokens"] == theirs.source_tokens
             assert ours["score"] == pytest.approx(theirs.score, abs=1e-4)
             np.testing.assert_allclose(ours["alignment"], theirs.alignment, atol=1e-4)
+
+
+def test_browser_gives_the_confidences_of_the_translator(page, sites):
+    texts = ["a", "red cat", "a man on a bike"]
+    for text, expected in zip(
+        texts, Translator(sites[0] / "calibrated").translate(texts), strict=True
+    ):
+        ours, *others = client_translate(page, text, "calibrated")
+        for name in ("confidence", "expected_errors", "token_confidences"):
+            np.testing.assert_allclose(ours[name], getattr(expected, name), rtol=1e-5)
+        assert ours["uncalibrated"] is None and "confidence" not in others[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"beam_size": 1}, "The confidence holds for beam_size=2. Received: 1."),
+        ({"prefix": "a"}, "The confidence holds for translations without a given beginning."),
+    ],
+    ids=str,
+)
+def test_another_search_in_the_browser_has_a_reason_instead(page, options, reason):
+    best = client_translate(page, "a man", "calibrated", **options)[0]
+    assert best["confidence"] is None and best["uncalibrated"] == reason
 
 
 def test_typing_translates_after_a_pause(page):

@@ -496,7 +496,7 @@ def test_models_and_their_tensors_are_listed(web):
     model = web.get("/v2/models/copy-graph/versions/1").json()
     assert model["inputs"] == [{"name": "source", "datatype": "INT32", "shape": [-1, -1]}]
     outputs = [output["name"] for output in model["outputs"]]
-    assert outputs == ["tokens", "scores", "lengths", "alignments"]
+    assert outputs == ["tokens", "scores", "lengths", "alignments", "log_probs"]
 
 
 def test_a_graph_runs_on_its_tensors(web):

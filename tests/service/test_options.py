@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from copy_artifact import COPY_SCORE, COPY_STEPS, TOKENIZER, make, make_with_options
+from copy_artifact import (
+    COPY_SCORE,
+    COPY_STEPS,
+    TOKENIZER,
+    calibration,
+    make,
+    make_with_options,
+)
 from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -38,6 +45,7 @@ def running(tmp_path_factory):
         "copied": make_with_options(folder / "copied", **copied),
         "new": make_with_options(folder / "new", steps=COPY_STEPS, score=COPY_SCORE),
         "old": make(folder / "old"),
+        "calibrated": make_with_options(folder / "calibrated", calibration=calibration()),
         "words": make_with_options(folder / "words", document=WORDS, steps=COPY_STEPS),
     }
     with site(sources, limits=LIMITS, grpc_port=0, parallel_batches=1, model_threads=1) as service:
@@ -399,3 +407,44 @@ def test_calls_are_counted_by_their_name(running):
     running.web.post("/score", json={"text": "a", "target": "a", "model": "new"})
     text = running.web.get("/metrics").text
     assert 'requests_total{call="score",code="200",model="new"}' in text
+
+
+# --- Confidences ----------------------------------------------------------------------------------
+
+
+def test_a_translation_of_a_calibrated_model_has_its_confidence(running):
+    hypothesis = translation(running, "a dog", model="calibrated")
+    assert hypothesis["confidence"] == pytest.approx(0.049787, abs=1e-6)  # e^-3
+    assert hypothesis["expected_errors"] == pytest.approx(0.2)
+    assert hypothesis["token_confidences"] == pytest.approx([0.367879] * 3, abs=1e-6)
+    assert hypothesis["uncalibrated"] is None
+    assert "confidence" not in translation(running, "a dog")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"beam_size": 1}, "The confidence holds for beam_size=2. Received: 1."),
+        ({"prefix": "a"}, "The confidence holds for outputs without a prefix"),
+    ],
+    ids=str,
+)
+def test_a_request_for_another_search_has_a_reason_instead(running, options, reason):
+    hypothesis = translation(running, "a dog", model="calibrated", **options)
+    assert hypothesis["confidence"] is hypothesis["token_confidences"] is None
+    assert hypothesis["uncalibrated"].startswith(reason)
+
+
+def test_inference_requests_return_confidences_of_the_best_hypotheses(triton):
+    client, module = triton.args
+    inputs = inputs_of(module, text=["a dog", "b"])
+    result = client.infer("calibrated", inputs, parameters={"n_best": 2})
+    confidence, errors = map(result.as_numpy, ("confidence", "expected_errors"))
+    np.testing.assert_allclose(confidence, [[np.exp(-3), -1], [np.exp(-2), -1]], rtol=1e-5)
+    np.testing.assert_allclose(errors, [[0.2, -1], [0.2, -1]], rtol=1e-5)
+
+
+def test_models_without_a_calibration_have_no_such_outputs(triton):
+    client, module = triton.args
+    result = client.infer("new", inputs_of(module, text=["a dog"]), parameters={})
+    assert result.as_numpy("score") is not None and result.as_numpy("confidence") is None

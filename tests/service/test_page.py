@@ -692,3 +692,57 @@ def test_a_model_without_options_has_no_interactive_elements(page):
     for name in ("#settings", "#words", "#help"):
         expect(page.locator(name)).to_be_hidden()
     assert not any("alternatives" in url for url in page.addresses)
+
+
+# --- Confidences ----------------------------------------------------------------------------------
+
+DOUBTFUL = {
+    **BEST,
+    "confidence": 0.38,
+    "expected_errors": 0.2,
+    "token_confidences": [0.9, 0.4, 0.95, 0.3],
+    "uncalibrated": None,
+}
+
+
+def test_tokens_are_shaded_by_doubt_and_the_most_doubtful_is_underlined(page):
+    stub_translations(page, DOUBTFUL, SECOND)
+    translate(page, "das Rad")
+    shown = page.locator("#confidence")
+    expect(shown).to_contain_text("38% confident, 20% of the symbols are expected to be wrong")
+    tokens = shown.locator(".token")
+    doubts = tokens.evaluate_all(
+        "all => all.map(each => Number(each.style.cssText.split(':')[1].replace(';', '')))"
+    )
+    # The end of the sentence is not shown.
+    assert doubts == pytest.approx([0.1, 0.6, 0.05])
+    expect(shown.locator("button")).to_have_text(DOUBTFUL["tokens"][1])
+
+
+def test_the_doubtful_token_leads_to_the_other_translations(page):
+    stub_translations(page, DOUBTFUL, SECOND)
+    translate(page, "das Rad")
+    page.locator("#confidence button").click()
+    expect(page.locator("#hypotheses input").nth(1)).to_be_focused()
+
+
+def test_no_token_of_a_confident_translation_is_underlined(page):
+    stub_translations(page, {**DOUBTFUL, "confidence": 0.995})
+    translate(page, "das Rad")
+    expect(page.locator("#confidence")).to_contain_text("more than 99% confident")
+    expect(page.locator("#confidence button")).to_have_count(0)
+
+
+def test_the_reason_for_no_confidence_is_shown(page):
+    reason = "The confidence holds for beam_size=5. Received: 2."
+    stub_translations(page, {**BEST, "confidence": None, "uncalibrated": reason})
+    translate(page, "das Rad")
+    expect(page.locator("#confidence")).to_have_text(reason)
+
+
+def test_a_translation_without_a_calibration_shows_no_confidence(page):
+    stub_translations(page, DOUBTFUL)
+    translate(page, "das Rad")
+    expect(page.locator("#confidence")).to_be_visible()
+    translate_example(page)
+    expect(page.locator("#confidence")).to_be_hidden()
