@@ -21,6 +21,7 @@ from keras_bahdanau_runtime.search_settings import JSON_KEYS
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 
 _LARGEST = 20.0  # of the absolute logits and margins, in nats
+_LARGEST_WEIGHT = 1_000_000  # so that no sum overflows
 _NAMES = {key: name for name, key in JSON_KEYS.items()}
 
 # The features of an output. Each but the length has a weight of at least 0: an output for which it
@@ -163,7 +164,8 @@ class Calibration:
             check(is_model, f"{name!r} with a bias and weights", model)
             check({*model["weights"]} <= {*allowed}, f"{name!r} with weights of {allowed}", model)
             values = [model["bias"], *model["weights"].values()]
-            check(all(map(_is_finite, values)), f"{name!r} with finite numbers", model)
+            is_small = all(_is_finite(value) and abs(value) <= _LARGEST_WEIGHT for value in values)
+            check(is_small, f"{name!r} with numbers of at most {_LARGEST_WEIGHT:,}", model)
             models[name] = LogisticModel(float(model["bias"]), model["weights"])
         search, pairs, measured = (document[name] for name in ("search", "pairs", "measured"))
         check(isinstance(search, dict), "'search' to be an object", search)

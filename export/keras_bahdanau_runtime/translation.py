@@ -377,6 +377,11 @@ def decode_hypotheses(
     if isinstance(calibration, str):
         translations[0] = replace(translations[0], uncalibrated=calibration)
     elif calibration is not None:
+        if not np.isfinite(outputs["log_probs"][existing]).all():
+            raise RunError(
+                "The model must return finite log-probabilities. Its weights may have values that "
+                "are not finite."
+            )
         length = len(translations[0].tokens)
         judgment = calibration.judge(outputs["log_probs"], outputs["scores"], length)
         translations[0] = replace(translations[0], **vars(judgment))

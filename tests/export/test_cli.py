@@ -26,9 +26,10 @@ from keras_bahdanau_runtime import Translator
 
 EPOCHS = 2
 DEV = "validation_source: dev.en\nvalidation_target: dev.de\n"
-PAIRS = [
-    (f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd", "cde") for n in range(9)
+ALL_PAIRS = [
+    (f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd", "cde") for n in range(40)
 ]
+PAIRS = [pair for pair in ALL_PAIRS if int(pair[0].split()[-1]) < 9]
 
 
 @pytest.fixture
@@ -59,6 +60,8 @@ def files(tmp_path_factory):
     for suffix in ("en", "de"):
         held_out = (folder / f"dev.{suffix}").read_bytes()
         (folder / f"val.{suffix}.gz").write_bytes(gzip.compress(held_out))
+    lines = "".join(f"{source}\t{target}\n" for source, target in ALL_PAIRS)
+    (folder / "calibration.tsv").write_text(lines, "utf-8")
     (folder / "run.yaml").write_text(
         f"validation_source: {folder / 'dev.en'}\n"
         f"validation_target: {folder / 'dev.de'}\n"
@@ -102,7 +105,8 @@ def artifact(files, trained):
     [command] = page_commands(ROOT / "README.md", "export")
     (files / "notes.md").write_text("Only a **toy**.", "utf-8")
     card = ("--model-card", "--license", "mit", "--card-notes", "notes.md")
-    finished = process(*command, "--beam-size", 2, "--max-length", 12, *card, cwd=files)
+    options = ("--beam-size", 2, "--max-length", 12, "--calibrate", "calibration.tsv")
+    finished = process(*command, *options, *card, cwd=files)
     assert (finished.returncode, finished.stderr) == (0, "The artifact is artifact.\n")
     return files / "artifact"
 
@@ -126,6 +130,26 @@ def test_a_run_leaves_its_files(trained):
         "texts.json",
     ]
     assert [row["epoch"] for row in history(trained)] == ["1", "2"]
+
+
+def test_the_run_has_the_confidences_of_its_artifact(artifact, trained):
+    texts = [source for source, _ in ALL_PAIRS[:6]]
+    search = BeamSearch(2)
+    ours = load_best(trained).translate(texts, search=search, max_length=12)
+    for keras_one, exported in zip(ours, Translator(artifact).translate(texts), strict=True):
+        assert exported.confidence is not None
+        for name in ("confidence", "expected_errors", "token_confidences"):
+            expected = getattr(exported, name)
+            np.testing.assert_allclose(getattr(keras_one, name), expected, rtol=1e-3)
+
+
+def test_a_run_whose_model_changed_has_no_confidences(artifact, trained, tmp_path, caplog):
+    changed = shutil.copytree(trained, tmp_path / "run")
+    options = json.loads((changed / "calibration.json").read_text("utf-8"))
+    options["models"] = ["0" * 64]
+    (changed / "calibration.json").write_text(json.dumps(options), "utf-8")
+    assert load_best(changed).calibration is None
+    assert "was fitted for another best.keras" in caplog.text
 
 
 def test_export_writes_a_model_card_of_the_run(artifact, trained):

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from copy_artifact import TOKENIZER, calibration, copy_graph, make, make_with_options
 
-from keras_bahdanau_runtime import CorruptArtifactError, Translator
+from keras_bahdanau_runtime import CorruptArtifactError, RunError, Translator
 from keras_bahdanau_runtime.calibration import (
     OUTPUT_FEATURES,
     Calibration,
@@ -130,6 +130,15 @@ def test_a_calibration_needs_the_log_probabilities(old_artifact):
         Translator(old_artifact(calibration=calibration()))
 
 
+def test_log_probabilities_that_are_not_finite_are_refused(tmp_path):
+    graph = copy_graph().replace("first_log_probs = Neg (signs)", "first_log_probs = Log (empty)")
+    graph = graph.replace("signs = Sign", "empty = Mul (float_row, zero)\n    signs = Sign")
+    graph = graph.replace("<int32 pad", "<float zero = {0.0}, int32 pad")
+    artifact = make(tmp_path / "artifact", graph, search=SEARCH, calibration=calibration())
+    with pytest.raises(RunError, match="must return finite log-probabilities"):
+        Translator(artifact).translate(["a man"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -139,10 +148,11 @@ def test_a_calibration_needs_the_log_probabilities(old_artifact):
         ({"more": 1}, "the keys"),
         ({"confidence": 1}, "'confidence' with a bias and weights"),
         ({"tokens": {"bias": 0, "weights": {"total": 1}}}, "'tokens' with weights of"),
-        ({"confidence": {"bias": True, "weights": {}}}, "'confidence' with finite numbers"),
+        ({"confidence": {"bias": True, "weights": {}}}, "'confidence' with numbers of at most"),
+        ({"confidence": {"bias": 1e7, "weights": {}}}, "'confidence' with numbers of at most"),
         (
             {"expected_errors": {"bias": 0, "weights": {"mean": "1"}}},
-            "'expected_errors' with finite numbers",
+            "'expected_errors' with numbers of at most",
         ),
     ],
     ids=str,
