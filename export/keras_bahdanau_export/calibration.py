@@ -25,6 +25,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 
 MIN_PAIRS, MAX_PAIRS = 100, 5000
 _FOLDS = 10
+_SMALLEST_SCALE = 1e-4  # nats: a feature that differs less between outputs is rounding
 _SIGNED = {"length"}  # features whose weight may be negative
 
 
@@ -145,7 +146,7 @@ def fit_logistic(features, shares, counts=None, sign=1):
         return LogisticModel(float(np.log((right + 1) / (total - right + 1))), {})
     means = {name: float(np.mean(column)) for name, column in features.items()}
     scales = {name: float(np.std(column)) for name, column in features.items()}
-    names = [name for name in features if scales[name] > 0]
+    names = [name for name in features if scales[name] > _SMALLEST_SCALE]
     # Each row is there twice, as right and as wrong.
     labels = np.repeat([1, 0], len(shares))
     counts = np.concatenate([shares * counts, (1 - shares) * counts])

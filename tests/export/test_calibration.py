@@ -52,6 +52,11 @@ def test_sets_of_one_kind_give_a_constant(right, odds):
     assert (model.bias, model.weights) == (pytest.approx(math.log(odds)), {})
 
 
+def test_rounding_is_no_feature():
+    total, share = np.array([1.0, 1.0 + 1e-7, 1.0, 1.0 + 1e-7]), np.array([0.0, 1.0, 0.0, 1.0])
+    assert fit_logistic({"total": total}, share).weights == {}
+
+
 def test_rows_count_as_often_as_they_have_symbols():
     # 3 of 4 symbols, and 6 of 12: together 9 of 16.
     shares, counts = np.array([0.75, 0.5]), np.array([4.0, 12.0])

@@ -412,7 +412,7 @@ def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifac
     alone, twice = (
         command("evaluate", trained, *test_set, *more) for more in ((), ("--with", trained))
     )
-    assert alone == twice and alone[0] == 0  # the mean of equal models
+    assert alone[:2] == twice[:2] and alone[0] == 0  # the mean of equal models
     error = error_of("evaluate", artifact, *test_set[:2], "--with", trained)
     assert "`with` must be used with runs" in error
 
