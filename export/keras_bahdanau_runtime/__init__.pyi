@@ -1,3 +1,4 @@
+from .calibration import Calibration as Calibration
 from .errors import ArtifactError as ArtifactError
 from .errors import CorruptArtifactError as CorruptArtifactError
 from .errors import LimitError as LimitError

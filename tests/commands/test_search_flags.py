@@ -210,8 +210,8 @@ def test_evaluate_with_a_prefix_for_each_line(evaluate, write):
 
 # The confidences are e^-6 and e^-3. The second hypothesis is empty.
 DOUBTFUL = [
-    "a man on a bike\ta man on a bike\t\t0.0025\t1",
-    "a boat\ta boat\t\t0.0498\t3",
+    "a man on a bike\ta man on a bike\t\t0.0025\t3",
+    "a boat\ta boat\t\t0.0498\t1",
 ]
 
 
@@ -241,7 +241,7 @@ def test_json_lines_of_other_artifacts_have_no_confidences(command):
 def test_doubtful_translations_go_to_a_file_of_their_own(
     monkeypatch, capsysbinary, calibrated, write, tmp_path, is_file
 ):
-    source = write("source", "a man on a bike", "b", "a boat", " ")
+    source = write("source", "a boat", "b", "a man on a bike", " ")
     review, output = tmp_path / "doubtful.tsv", tmp_path / "output"
     flags = ["--review", 0.06, review, *(["--output", output] if is_file else [])]
     status, out, err = run(monkeypatch, capsysbinary, "translate", calibrated, source, *flags)
@@ -253,7 +253,7 @@ def test_doubtful_translations_go_to_a_file_of_their_own(
 
 
 def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_path):
-    source = write("source", "a man on a bike", "b", "a boat")
+    source = write("source", "a boat", "b", "a man on a bike")
     output, review = tmp_path / "output", tmp_path / "doubtful.tsv"
     translator = Translator(calibrated)
 
@@ -269,7 +269,7 @@ def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_pa
         translate(progress=interrupt)
     assert not review.exists()
     with open(f"{review}.partial", "a", encoding="utf-8") as file:  # written before it was killed
-        file.write('["b", "b", "", 0.01, 2]\n["a bo')
+        file.write('["b", "b", "", 0.01, 3]\n["a ma')
     translate(resume=True)
     assert review.read_text("utf-8").splitlines() == DOUBTFUL
     assert output.read_text("utf-8").splitlines() == ["", "b", ""]
