@@ -153,7 +153,7 @@ def fit_logistic(features, shares, counts=None, sign=1):
     while True:
         columns = [(features[name] - means[name]) / scales[name] for name in names]
         table = np.stack(columns, axis=1) if names else np.zeros((len(shares), 1))
-        regression = linear_model.LogisticRegression(max_iter=1000)
+        regression = linear_model.LogisticRegression(max_iter=1000, tol=1e-8)
         regression.fit(np.concatenate([table, table]), labels, sample_weight=counts)
         weights = dict(zip(names, regression.coef_[0].tolist(), strict=False))
         worst = min(names, key=lambda name: _size(name, weights, sign), default=None)

@@ -37,7 +37,7 @@ def test_a_feature_that_speaks_for_the_wrong_side_is_left_out(sign):
     share, margin = np.array([1.0, 1.0, 1.0, 0.0]), np.array([-1.0, -1.0, -1.0, 1.0])
     model = fit_logistic({"margin": sign * margin}, share, sign=sign)
     assert model.weights == {}
-    assert model.bias == pytest.approx(math.log(3), abs=1e-3)  # three of four are right
+    assert model.bias == pytest.approx(math.log(3), abs=1e-4)  # three of four are right
 
 
 def test_the_length_may_speak_for_both_sides():
@@ -99,7 +99,7 @@ def test_confidences_are_fitted_on_different_sources(translator):
 
 def test_folds_measure_on_pairs_that_were_not_fitted(translator):
     """Each tenth output is wrong, and all have the same features."""
-    sources = [text for text in texts(4000) if len(TOKENIZER.encode(text).ids) == 4][:200]
+    sources = [text for text in texts(4000) if len(TOKENIZER.encode(text).ids) == 5][:200]
     references = ["x" if n % 10 == 0 else text for n, text in enumerate(sources)]
     calibration, _ = fit_calibration(translator, sources, references)
     # Without the 20 wrong outputs, all 180 are right: 181 / 182 by the rule of succession. Without
