@@ -192,7 +192,9 @@ def export(
     texts, references = [], []
     if source is not None:
         texts, references = read_parallel(*pair_sources(source, reference), text_format)
-    pairs = _calibration_pairs(exported, text_format) if "onnx" in formats else []
+    # `calibrate` without an ONNX graph is refused by the export.
+    is_calibrated = "onnx" in formats or bool(exported.calibrate)
+    pairs = _calibration_pairs(exported, text_format) if is_calibrated else []
     with destination as artifact:
         import_keras()
         from keras_bahdanau import BeamSearch

@@ -196,9 +196,9 @@ def _translate_stream(
                 texts_to_review[number] = row.text
             yield row.text
 
-    shown = n_best = output_format.n_best or 1
+    num_written = n_best = output_format.n_best or 1
     if review is not None:  # which contains the second best translations
-        n_best = min(max(shown, 2), translator.manifest.search.num_returned)
+        n_best = max(num_written, min(2, translator.manifest.search.num_returned))
     results = translator.translate_stream(
         texts(),
         alignments=output_format.alignments is not None,
@@ -216,7 +216,7 @@ def _translate_stream(
             if review is not None:
                 text = texts_to_review.pop(number)
                 is_doubtful = not error and review.add(number, text, hypotheses)
-                hypotheses = [] if is_doubtful else hypotheses[:shown]
+                hypotheses = [] if is_doubtful else hypotheses[:num_written]
             with add_path_to_errors("standard output"):
                 for line in output_format.lines(number - 1, hypotheses):
                     file.write((line + "\n").encode("utf-8"))

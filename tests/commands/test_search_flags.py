@@ -288,6 +288,8 @@ def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
     [
         (["--review", 2, "new.tsv"], "`review` must be a number of at least 0 and at most 1"),
         (["--review", 0.5, "source"], "`review` must be a new file"),
+        (["--review", 0.5, "out"], "`review` must be another file than the output"),
+        (["--review", 0.5, "new.tsv", "--json", "--n-best", 3], "`n_best` must be at most 2"),
         (["--review", 0.5, "new.tsv", "--beam-size", 1], "holds for beam_size=2. Received: 1"),
         (["--review", 0.5, "new.tsv", "--suppress", "b"], "the search that was calibrated.*suppr"),
     ],

@@ -237,6 +237,8 @@ def translate_file(
     if review is not None:
         constraints_of_call = {"prefixes": prefixes, "required": required}
         review.check(translator, {**options, **constraints_of_call}, resume)
+        if review.path.absolute() == output.absolute():
+            raise argument_error("review", "be another file than the output", str(review.path))
     records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
     partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))
@@ -441,10 +443,10 @@ class _FileTranslation:
     def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
         """Return the output of each row, as `Records.render` needs it, and the number of failed."""
         first, style = self.start + done, self.output_format
-        shown, rows = style.n_best or 1, slice(first, first + len(window))
-        n_best = shown
+        num_written, rows = style.n_best or 1, slice(first, first + len(window))
+        n_best = num_written
         if self.review is not None:  # which contains the second best translations
-            n_best = min(max(shown, 2), self.translator.manifest.search.num_returned)
+            n_best = max(num_written, min(2, self.translator.manifest.search.num_returned))
         options = {name: values[rows] for name, values in self.constraints.items()}
         translations = self.translator.translate(
             [row.text for row in window],
@@ -465,11 +467,11 @@ class _FileTranslation:
                 and self.review is not None
                 and self.review.add(number + 1, row.text, hypotheses)
             )
-            shown_hypotheses = [] if is_doubtful else hypotheses[:shown]
+            written = [] if is_doubtful else hypotheses[:num_written]
             if self.records.values == "lines":
-                outputs.append(style.lines(number, shown_hypotheses))
+                outputs.append(style.lines(number, written))
             elif not style.is_plain:
-                outputs.append(style.value(shown_hypotheses))
+                outputs.append(style.value(written))
             else:
                 is_empty = error is not None or is_doubtful
                 outputs.append(None if is_empty else hypotheses[0].text)

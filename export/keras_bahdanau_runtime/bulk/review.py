@@ -91,15 +91,15 @@ class Review:
     def start(self, rows: int) -> None:
         """Keep only the lines of the first rows, as many as an interrupted call has finished."""
         self._file.seek(0)
-        kept = []
+        lines = []
         for line in self._file:
             if not line.endswith("\n"):
                 break  # the line at which the process was killed
             if json.loads(line)[-1] <= rows:
-                kept.append(line)
+                lines.append(line)
         self._file.seek(0)
         self._file.truncate()
-        self._file.writelines(kept)
+        self._file.writelines(lines)
 
     def add(self, number: int, source: str, hypotheses: Sequence[Translation]) -> bool:
         """Write the translation of a row, and return True, if its confidence is too small.
