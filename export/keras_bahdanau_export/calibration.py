@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from keras_bahdanau_runtime.calibration import (
-    OUTPUT_FEATURES,
     Calibration,
     LogisticModel,
     output_features,
@@ -73,8 +72,8 @@ def _fit(
     search: Any,
 ) -> Calibration:
     """Fit the three models, and measure them by folds."""
-    features = [_features(row) for row in hypotheses]
-    outputs = _table(features, OUTPUT_FEATURES)
+    arrays = _as_arrays(hypotheses)
+    outputs = output_features(arrays)
     is_right = np.array([comparison.is_exact for comparison in comparisons], float)
     symbols = np.array([max(comparison.length, 1) for comparison in comparisons], float)
     wrong_symbols = np.minimum([len(comparison.edits) for comparison in comparisons], symbols)
@@ -92,14 +91,10 @@ def _fit(
         held_out_errors[part] = _logistic(model.logit(_rows(outputs, part)))
     # The tokens are judged with the confidence of their output on pairs that it was not fitted on.
     logits = np.log(held_out) - np.log1p(-held_out)
-    rows = [
-        token_features(row[0].log_probs, logit)
-        for row, logit in zip(hypotheses, logits, strict=True)
-    ]
-    counts = [len(row[0].tokens) for row in hypotheses]
+    features = token_features(arrays["log_probs"][:, 0], logits)
+    is_token = np.arange(arrays["log_probs"].shape[2]) < arrays["lengths"][:, :1]
     tokens = {
-        "token": np.concatenate([row["token"] for row in rows]),
-        "output": np.repeat(logits, counts),
+        name: np.broadcast_to(column, is_token.shape)[is_token] for name, column in features.items()
     }
     is_right_token = np.concatenate(
         [
@@ -202,18 +197,18 @@ def right_tokens(tokens, comparison):
     return np.array(is_right, bool)
 
 
-def _features(hypotheses):
-    """Return the `output_features` of the best of the hypotheses for one source."""
-    length = max(len(each.tokens) for each in hypotheses)
-    log_probs = np.zeros((len(hypotheses), length), np.float32)
-    for row, each in zip(log_probs, hypotheses, strict=True):
-        row[: len(each.tokens)] = each.log_probs
-    scores = np.array([each.score for each in hypotheses])
-    return output_features(log_probs, scores, len(hypotheses[0].tokens))
-
-
-def _table(features, names):
-    return {name: np.array([row[name] for row in features]) for name in names}
+def _as_arrays(hypotheses):
+    """Return the hypotheses of each source as outputs of a search."""
+    num = max(map(len, hypotheses))
+    longest = max(len(each.tokens) for row in hypotheses for each in row)
+    log_probs = np.zeros((len(hypotheses), num, longest), np.float32)
+    scores = np.full((len(hypotheses), num), -np.inf)
+    lengths = np.zeros((len(hypotheses), num), np.int32)
+    for n, row in enumerate(hypotheses):
+        for k, each in enumerate(row):
+            scores[n, k], lengths[n, k] = each.score, len(each.tokens)
+            log_probs[n, k, : len(each.tokens)] = each.log_probs
+    return {"log_probs": log_probs, "scores": scores, "lengths": lengths}
 
 
 def _rows(table, rows):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import CorruptArtifactError
+from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import NO_CONSTRAINTS, Constraints
 from keras_bahdanau_runtime.search_settings import JSON_KEYS
@@ -32,22 +32,6 @@ TOKEN_FEATURES = ("token", "output")
 
 
 @dataclass(frozen=True)
-class Judgment:
-    """How likely an output is right.
-
-    Args:
-        confidence: float. Probability that the whole output is right.
-        expected_errors: float. Expected number of wrong symbols, divided by that of the right
-            output, at most 1.
-        token_confidences: float32 array, the probability of each token that it is right.
-    """
-
-    confidence: float
-    expected_errors: float
-    token_confidences: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class LogisticModel:
     """Probability as the logistic function of a weighted sum of features.
 
@@ -60,7 +44,7 @@ class LogisticModel:
     weights: Mapping[str, float]
 
     def logit(self, features: Mapping[str, Any]) -> Any:
-        """Return the weighted sum, a float or an array like the features."""
+        """Return the weighted sum, an array like the features; a float without weights."""
         return self.bias + sum(weight * features[name] for name, weight in self.weights.items())
 
 
@@ -82,9 +66,10 @@ class Calibration:
     >>> model = LogisticModel(0.0, {"total": 1.0})
     >>> tokens = LogisticModel(0.0, {"token": 1.0})
     >>> calibration = Calibration({}, 500, model, LogisticModel(-3.0, {}), tokens, {})
-    >>> judgment = calibration.judge(np.log([[0.5, 0.8]]), np.array([-0.9]), 2)
-    >>> round(judgment.confidence, 3), judgment.token_confidences.round(3).tolist()
-    (0.4, [0.5, 0.8])
+    >>> outputs = {"log_probs": np.log([[[0.5, 0.8]]]), "scores": [[-0.9]], "lengths": [[2]]}
+    >>> judged = calibration.judge({name: np.array(each) for name, each in outputs.items()})
+    >>> judged["confidence"].round(3).tolist(), judged["token_confidences"].round(3).tolist()
+    ([0.4], [[0.5, 0.8]])
     """
 
     search: Mapping[str, Any]
@@ -94,25 +79,37 @@ class Calibration:
     tokens: LogisticModel
     measured: Mapping[str, float]
 
-    def judge(
-        self, log_probs: NDArray[np.float32], scores: NDArray[np.float32], length: int
-    ) -> Judgment:
-        """Return the judgment of the best hypothesis for one text.
+    def judge(self, outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return how likely the best hypotheses of a batch are right.
 
         Args:
-            log_probs: Float array `(K, T)`, the log-probabilities of the tokens of each hypothesis,
-                best first; 0 after its end.
-            scores: Float array `(K,)`, their scores; -inf for those that do not exist.
-            length: Number of tokens of the best hypothesis.
+            outputs: `"log_probs"` `(B, K, T)`, the log-probabilities of the tokens of each
+                hypothesis, best first, 0 after its end; `"scores"` `(B, K)`, -inf for hypotheses
+                that do not exist; and `"lengths"` `(B, K)`.
+
+        Returns:
+            `"confidence"` float64 `(B,)`, the probability that the whole output is right;
+            `"expected_errors"` float64 `(B,)`, the expected number of wrong symbols, divided by
+            that of the right output, at most 1; and `"token_confidences"` float32 `(B, L)`, the
+            probability of each token that it is right; `L` is the largest of the lengths.
+
+        Raises:
+            RunError: A log-probability is NaN or infinite.
         """
-        features = output_features(log_probs, scores, length)
-        logit = self.confidence.logit(features)
-        tokens = self.tokens.logit(token_features(log_probs[0, :length], logit))
-        return Judgment(
-            confidence=float(_logistic(logit)),
-            expected_errors=float(_logistic(self.expected_errors.logit(features))),
-            token_confidences=_logistic(tokens).astype(np.float32),
-        )
+        # An output has as many steps as the longest output of any batch.
+        log_probs = outputs["log_probs"][:, :, : int(outputs["lengths"].max())]
+        features, log_probs = output_features({**outputs, "log_probs": log_probs}), log_probs[:, 0]
+        rows = log_probs.shape[:1]
+        logits = np.broadcast_to(self.confidence.logit(features), rows)
+        errors = np.broadcast_to(self.expected_errors.logit(features), rows)
+        tokens = self.tokens.logit(token_features(log_probs, logits))
+        return {
+            "confidence": _logistic(logits),
+            "expected_errors": _logistic(errors),
+            "token_confidences": _logistic(np.broadcast_to(tokens, log_probs.shape)).astype(
+                np.float32
+            ),
+        }
 
     def mismatch(self, search: Mapping[str, Any]) -> str | None:
         """Return why the models do not hold for a search, or `None` if they do.
@@ -190,56 +187,72 @@ def load_calibration(manifest: Manifest) -> Calibration | None:
     return calibration
 
 
-def constrained(
-    calibration: Calibration | str | None, constraints: Constraints
-) -> Calibration | str | None:
-    """Return the calibration for a text with constraints, or why it does not hold."""
-    if isinstance(calibration, Calibration) and constraints != NO_CONSTRAINTS:
-        return "The confidence holds for outputs without a prefix, suppressed and required tokens."
-    return calibration
+def why_uncalibrated(calibration: Calibration | str | None, constraints: Constraints) -> str | None:
+    """Return why a calibration does not hold for a text with these constraints.
 
-
-def output_features(
-    log_probs: NDArray[np.float32], scores: NDArray[np.float32], length: int
-) -> dict[str, float]:
-    """Return the features of the best hypothesis; arguments as for `Calibration.judge`.
+    Args:
+        calibration: As `Translator.calibration_for` returns it.
+        constraints: `Constraints` of the text.
 
     Returns:
-        A float by each name of `OUTPUT_FEATURES`: "total", the logit of the probability of the
-        output; "mean", the mean log-probability of its tokens; "smallest", the logit of the
-        probability of its least likely token; "margin", its log-probability minus that of the
-        second hypothesis; "share", the logit of its share of the probability of all hypotheses;
-        and "length", the logarithm of its number of tokens. Logits and the margin are limited to
-        20.
+        A str; `None` if the calibration holds, or there is none.
     """
-    exists = scores > -np.inf
-    totals = log_probs.sum(axis=1, dtype=np.float64)[exists]
-    tokens = log_probs[0, :length].astype(np.float64)
-    margin = totals[0] - totals[1] if len(totals) > 1 else _LARGEST
-    others = np.logaddexp.reduce(totals[1:] - totals[0]) if len(totals) > 1 else -_LARGEST
+    if isinstance(calibration, Calibration) and constraints != NO_CONSTRAINTS:
+        return "The confidence holds for outputs without a prefix, suppressed and required tokens."
+    return calibration if isinstance(calibration, str) else None
+
+
+def output_features(outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+    """Return the features of the best hypotheses of a batch; `outputs` as for `Calibration.judge`.
+
+    Returns:
+        A float64 array `(B,)` by each name of `OUTPUT_FEATURES`: "total", the logit of the
+        probability of the output; "mean", the mean log-probability of its tokens; "smallest", the
+        logit of the probability of its least likely token; "margin", its log-probability minus
+        that of the second hypothesis; "share", the logit of its share of the probability of all
+        hypotheses; and "length", the logarithm of its number of tokens. Logits and the margin are
+        limited to 20.
+
+    Raises:
+        RunError: A log-probability is NaN or infinite.
+    """
+    exists = outputs["scores"] > -np.inf
+    totals = outputs["log_probs"].sum(axis=2, dtype=np.float64)
+    if not np.isfinite(totals[exists]).all():
+        raise RunError(
+            "The model must return finite log-probabilities. Its weights may have values that are "
+            "not finite."
+        )
+    best = totals[:, 0]
+    others = np.where(exists, totals, -np.inf)[:, 1:] - best[:, None]
+    lengths = outputs["lengths"][:, 0].astype(np.float64)
+    # The share is 1 / (1 + the sum of exp(others)).
+    sums = np.logaddexp.reduce(others, axis=1, initial=-np.inf)
+    second = others.max(axis=1, initial=-np.inf) if not others.shape[1] else others[:, 0]
     return {
-        "total": float(_logit(totals[0])),
-        "mean": float(np.mean(tokens)),
-        "smallest": float(_logit(np.min(tokens))),
-        "margin": float(np.clip(margin, -_LARGEST, _LARGEST)),
-        # The share is 1 / (1 + exp(others)).
-        "share": float(np.clip(-others, -_LARGEST, _LARGEST)),
-        "length": math.log(length),
+        "total": _logit(best),
+        "mean": best / lengths,
+        "smallest": _logit(outputs["log_probs"][:, 0].min(axis=1).astype(np.float64)),
+        "margin": np.clip(-second, -_LARGEST, _LARGEST),
+        "share": np.clip(-sums, -_LARGEST, _LARGEST),
+        "length": np.log(lengths),
     }
 
 
-def token_features(log_probs: NDArray[np.float32], output: float) -> dict[str, Any]:
-    """Return the features of the tokens of an output.
+def token_features(
+    log_probs: NDArray[np.float32], outputs: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Return the features of the tokens of outputs.
 
     Args:
-        log_probs: Float array `(T,)` of their log-probabilities.
-        output: The logit of the confidence in the whole output.
+        log_probs: Float array `(B, T)` of their log-probabilities.
+        outputs: Float64 array `(B,)`, the logits of the confidences in the whole outputs.
 
     Returns:
-        By each name of `TOKEN_FEATURES`: "token", an array of the logits of their probabilities,
-        and "output".
+        A float64 array by each name of `TOKEN_FEATURES`: "token" `(B, T)`, the logits of their
+        probabilities, and "output" `(B, 1)`.
     """
-    return {"token": _logit(log_probs.astype(np.float64)), "output": output}
+    return {"token": _logit(log_probs.astype(np.float64)), "output": outputs[:, None]}
 
 
 def _logit(log_probability: Any) -> Any:

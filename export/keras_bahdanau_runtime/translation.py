@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.calibration import Calibration
 from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
 from keras_bahdanau_runtime.errors import (
     ArgumentError,
@@ -123,7 +122,7 @@ def translate_texts(
     alignments: bool = True,
     on_error: str = "raise",
     parallel_batches: int = 1,
-    calibration: Callable[[int], Calibration | str | None] = lambda index: None,
+    uncalibrated: Callable[[int], str | None] = lambda index: None,
 ) -> list[Translation] | list[list[Translation]]:
     """Translate texts in batches of similar length, and return the results in input order.
 
@@ -136,8 +135,8 @@ def translate_texts(
         search: Function of int32 ids `(B, Tx)`, right-padded with 0, and of the indices of their
             texts. Returns NumPy arrays `"tokens"` int32 `(B, K, T)`, `"scores"` `(B, K)`,
             `"lengths"` `(B, K)` and, if requested, `"alignments"` `(B, K, T, Tx)`, hypotheses best
-            first. A missing hypothesis has a score of -inf. `"log_probs"` `(B, K, T)` are only
-            needed for a calibration.
+            first. A missing hypothesis has a score of -inf. The result may also have `"log_probs"`
+            `(B, K, T)`, and what `Calibration.judge` returns.
         batch_size: int. Largest number of sentences in a batch.
         batch_tokens: int. Largest number of source ids in a batch, including padding; a longer
             sentence is a batch of one. `None` for no limit.
@@ -152,7 +151,7 @@ def translate_texts(
             too long, is not Unicode, or whose search fails. After a failed search, the texts of the
             batch are searched one by one.
         parallel_batches: int. Number of threads that call `search`, each with its own batch.
-        calibration: Function of the index of a text that returns its `calibration` for
+        uncalibrated: Function of the index of a text that returns its `uncalibrated` for
             `decode_hypotheses`.
 
     Returns:
@@ -201,7 +200,7 @@ def translate_texts(
                 try:
                     of_text = tokenizer.for_source(texts[index])
                     results[index] = decode_hypotheses(
-                        of_text, row, encoded[index], n_best, calibration(index)
+                        of_text, row, encoded[index], n_best, uncalibrated(index)
                     )
                 except (ValueError, RunError) as error:
                     if not keep:
@@ -324,7 +323,7 @@ def decode_hypotheses(
     outputs: Outputs,
     source: list[int],
     n_best: int,
-    calibration: Calibration | str | None = None,
+    uncalibrated: str | None = None,
 ) -> list[Translation]:
     """Decode the best hypotheses for one source.
 
@@ -333,8 +332,8 @@ def decode_hypotheses(
         outputs: One row of each output of a search, as described in `translate_texts`.
         source: Ids of the source.
         n_best: int. Largest number of hypotheses.
-        calibration: `Calibration` of the search; a `str` with the reason why it does not hold; or
-            `None` if there is none.
+        uncalibrated: str. The reason why the calibration of the search does not hold, so that the
+            best hypothesis has no confidence.
 
     Raises:
         ValueError: There is no hypothesis.
@@ -374,17 +373,16 @@ def decode_hypotheses(
                 log_probs=None if log_probs is None else log_probs[k, : len(ids)].copy(),
             )
         )
-    if isinstance(calibration, str):
-        translations[0] = replace(translations[0], uncalibrated=calibration)
-    elif calibration is not None:
-        if not np.isfinite(outputs["log_probs"][existing]).all():
-            raise RunError(
-                "The model must return finite log-probabilities. Its weights may have values that "
-                "are not finite."
-            )
-        length = len(translations[0].tokens)
-        judgment = calibration.judge(outputs["log_probs"], outputs["scores"], length)
-        translations[0] = replace(translations[0], **vars(judgment))
+    if uncalibrated is not None:
+        translations[0] = replace(translations[0], uncalibrated=uncalibrated)
+    elif "confidence" in outputs:
+        token_confidences = outputs["token_confidences"][: len(translations[0].tokens)]
+        translations[0] = replace(
+            translations[0],
+            confidence=float(outputs["confidence"]),
+            expected_errors=float(outputs["expected_errors"]),
+            token_confidences=token_confidences.copy(),
+        )
     return translations
 
 

@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.calibration import Calibration, constrained, load_calibration
+from keras_bahdanau_runtime.calibration import (
+    Calibration,
+    load_calibration,
+    why_uncalibrated,
+)
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
@@ -344,7 +348,10 @@ class Translator:
             for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
                 limit = settings.output_limit(self.manifest, length)
                 check_constraints(row, self.manifest, limit, settings.beam_size)
-            return self.search(source, alignments, inputs=settings.inputs() | inputs)
+            outputs = self.search(source, alignments, inputs=settings.inputs() | inputs)
+            if isinstance(calibration, Calibration):
+                outputs |= calibration.judge(outputs)
+            return outputs
 
         return translate_texts(
             texts,
@@ -359,7 +366,7 @@ class Translator:
             alignments=alignments,
             on_error=on_error,
             parallel_batches=self._parallel_batches,
-            calibration=lambda index: constrained(calibration, constraints(index)),
+            uncalibrated=lambda index: why_uncalibrated(calibration, constraints(index)),
         )
 
     def calibration_for(self, options: SearchOptions) -> Calibration | str | None:

@@ -21,7 +21,7 @@ from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
-from keras_bahdanau_runtime.calibration import constrained
+from keras_bahdanau_runtime.calibration import Calibration, why_uncalibrated
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -435,7 +435,10 @@ class GenerationMixin:
             most_rows = rows  # only if the search did not fail
             names = ["tokens", "scores", "lengths", "log_probs"]
             names += ["alignments"] if alignments else []
-            return {name: generation[name][: len(source)] for name in names}
+            outputs = {name: generation[name][: len(source)] for name in names}
+            if isinstance(calibration, Calibration):
+                outputs |= calibration.judge(outputs)
+            return outputs
 
         return translate_texts(
             texts,
@@ -447,7 +450,7 @@ class GenerationMixin:
             progress=progress,
             alignments=alignments,
             on_error=on_error,
-            calibration=lambda index: constrained(calibration, constraints(index)),
+            uncalibrated=lambda index: why_uncalibrated(calibration, constraints(index)),
         )
 
     def checked_pairs(self, source, target):

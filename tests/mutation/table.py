@@ -1782,8 +1782,8 @@ MUTATIONS = (
     Mutation(
         "share-of-the-beam-includes-hypotheses-that-do-not-exist",
         "keras_bahdanau_runtime:output_features",
-        "log_probs.sum(axis=1, dtype=np.float64)[exists]",
-        "log_probs.sum(axis=1, dtype=np.float64)",
+        "np.where(exists, totals, -np.inf)",
+        "totals",
         "runtime/test_calibration.py",
     ),
     Mutation(
@@ -1795,7 +1795,7 @@ MUTATIONS = (
     ),
     Mutation(
         "confidence-with-a-prefix",
-        "keras_bahdanau_runtime:constrained",
+        "keras_bahdanau_runtime:why_uncalibrated",
         "constraints != NO_CONSTRAINTS",
         "False",
         "runtime/test_calibration.py service/test_options.py",

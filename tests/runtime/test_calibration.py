@@ -26,9 +26,16 @@ def translator(tmp_path_factory):
     return Translator(make_with_options(path, calibration=calibration()))
 
 
+def features_of(log_probs, scores, lengths):
+    """The features of one text, by name."""
+    outputs = {"log_probs": log_probs, "scores": scores, "lengths": lengths}
+    outputs = {name: np.array(value)[None] for name, value in outputs.items()}
+    return {name: value.item() for name, value in output_features(outputs).items()}
+
+
 def test_features_are_those_of_the_best_of_all_hypotheses():
     log_probs = np.log([[0.5, 0.8], [0.2, 1.0]]).astype("float32")
-    features = output_features(log_probs, np.array([-1.0, -2.0]), 2)
+    features = features_of(log_probs, [-1.0, -2.0], [2, 2])
     expected = {
         "total": math.log(0.4 / 0.6),
         "mean": math.log(0.4) / 2,
@@ -43,13 +50,15 @@ def test_features_are_those_of_the_best_of_all_hypotheses():
 
 def test_a_hypothesis_that_does_not_exist_has_no_share():
     log_probs = np.array([[-1.0], [0.0]], "float32")
-    features = output_features(log_probs, np.array([-1.0, -np.inf]), 1)
+    features = features_of(log_probs, [-1.0, -np.inf], [1, 0])
     assert features["margin"] == features["share"] == 20
 
 
 def test_features_of_certain_outputs_are_finite():
-    features = output_features(np.zeros((1, 3), "float32"), np.array([0.0]), 3)
-    assert features["total"] == features["smallest"] == 20
+    features = features_of(np.zeros((1, 3), "float32"), [0.0], [3])
+    assert (
+        features["total"] == features["smallest"] == features["margin"] == features["share"] == 20
+    )
 
 
 def test_best_translation_has_its_confidence(translator):

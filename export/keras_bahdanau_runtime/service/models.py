@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.calibration import constrained
+from keras_bahdanau_runtime.calibration import Calibration, why_uncalibrated
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     LimitError,
@@ -646,6 +646,8 @@ class _SearchJob(_TextJob):
         source = pad([payload.ids for payload in payloads])
         calibration = self._translator.calibration_for(options)
         arrays = self._translator.search(source, aligned, inputs=inputs)
+        if isinstance(calibration, Calibration):
+            arrays |= calibration.judge(arrays)
         results = []
         for row, payload in enumerate(payloads):
             outputs = _outputs_of(arrays, row, payload.alignments)
@@ -655,7 +657,7 @@ class _SearchJob(_TextJob):
                     outputs,
                     payload.ids,
                     payload.n_best,
-                    constrained(calibration, payload.constraints),
+                    why_uncalibrated(calibration, payload.constraints),
                 )
             results.append(translations)
         return results
