@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 _PANELS = {
     "First steps": ("quickstart",),
     "Training": ("prepare", "train", "distill", "import", "evaluate"),
+    "Checks of data": ("audit", "select"),
     "Export": ("shortlist", "export", "verify"),
     "Use of artifacts": ("translate", "score", "align", "inspect", "serve", "site"),
 }

@@ -1,0 +1,62 @@
+"""The command `select` with an artifact that copies its source.
+
+The log-probability of an id is -id / 8, so longer sources have answers of less confidence.
+"""
+
+import json
+import math
+
+import click.testing
+import pytest
+from copy_artifact import COPY_SCORE, make
+
+from keras_bahdanau_cli.app import app
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.errors import ArtifactError
+
+SOURCES = ["a", "a man on a bike", "a dog", "a man on a bikes", ""]
+
+
+def select(*arguments):
+    return click.testing.CliRunner().invoke(app, ["select", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("select") / "artifact", score=COPY_SCORE)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "unlabeled.txt"
+    path.write_text("".join(f"{source}\n" for source in SOURCES), "utf-8")
+    return path
+
+
+def test_lines_are_pairs_to_correct_the_least_confident_first(artifact, texts, tmp_path):
+    result = select(artifact, texts, "--count", 2, "--output", tmp_path / "list.tsv")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    rows = [line.split("\t") for line in (tmp_path / "list.tsv").read_text("utf-8").splitlines()]
+    # One letter more than "a man on a bike", which is left out as a near duplicate.
+    assert [row[:2] for row in rows] == [["a man on a bikes"] * 2, ["a dog"] * 2]
+    ids = Translator(artifact).tokenizer.encode_targets([row[1] for row in rows])
+    assert [row[2] for row in rows] == [f"{math.exp(-sum(row) / 8):.6f}" for row in ids]
+
+
+def test_json_lines_have_line_numbers_and_near_duplicates_can_be_kept(artifact, texts):
+    result = select(artifact, texts, "--similarity", 1, "--json")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["line"], row["source"], row["answer"]) for row in rows] == [
+        (line, SOURCES[line - 1], SOURCES[line - 1]) for line in (4, 2, 3, 1)
+    ]
+
+
+def test_lines_that_cannot_be_translated_are_reported_and_left_out(artifact, tmp_path):
+    path = tmp_path / "texts"
+    path.write_bytes(b"a dog\nun \xe9t\xe9\n" + b"a boat on a bike " * 20 + b"\n")
+    result = select(artifact, path)
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["a dog"]
+    assert "line 2: " in result.stderr and "line 3: " in result.stderr
+    assert isinstance(result.exception, ArtifactError)
+    assert str(result.exception) == "Sources without a translation: 2."
