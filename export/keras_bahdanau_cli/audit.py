@@ -61,7 +61,9 @@ class AuditOptions:
             check_range("share", self.share, float, 0, 1, open_low=True)
             if self.count is not None:
                 raise argument_error(
-                    ("count", "share"), "be one of them", received=f"{self.count} and {self.share}"
+                    ("count", "share"),
+                    "not be passed together",
+                    received=f"{self.count} and {self.share}",
                 )
 
     def limit(self, pairs: int) -> int:

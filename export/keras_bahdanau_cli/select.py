@@ -12,9 +12,11 @@ from keras_bahdanau_cli.terminal import console, print_message, text_source
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import Lines, is_text, one_line
-from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.option_fields import option
+
+_MAX_COUNT = 10_000  # each source is compared with those that are listed before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class SelectOptions:
         "UTF-8 text with one source sentence a line, plain or compressed; - is standard input."
     )
     output: Path | None = output_path("File to write; standard output by default, or for -.", None)
-    count: int = option(100, "Number of sources to list.", panel="Output")
+    count: int = option(100, f"Number of sources to list, at most {_MAX_COUNT:,}.", panel="Output")
     similarity: float = option(
         0.8,
         "Leave out a source that has at least this share of its characters in common with one "
@@ -38,7 +40,7 @@ class SelectOptions:
     )
 
     def __post_init__(self) -> None:
-        check_positive(count=self.count)
+        check_range("count", self.count, int, 1, _MAX_COUNT)
         check_range("similarity", self.similarity, float, 0, 1, open_low=True)
 
 
@@ -51,7 +53,7 @@ def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> No
     is reported on standard error, and the exit status is then 1.
 
     Example:
-        keras-bahdanau select artifact unlabeled.txt --count 500 --output selected.tsv
+        keras-bahdanau select artifact unlabeled.txt --output selected.tsv
     """
     from keras_bahdanau_runtime.bulk.selection import find_candidates, select_candidates
 

@@ -119,3 +119,9 @@ def test_sources_of_several_columns_need_a_model_of_such_sources(artifact, tmp_p
     result = audit(artifact, tmp_path / "words.tsv", *columns)
     with pytest.raises(ValueError, match="`source_column` must be one column for a tokenizer"):
         raise result.exception
+
+
+def test_file_without_a_doubtful_pair_gives_an_empty_list(artifact, tmp_path):
+    (tmp_path / "same.tsv").write_text("a dog\ta dog\n", "utf-8")
+    result = audit(artifact, tmp_path / "same.tsv", "--json")
+    assert (result.exit_code, result.stdout) == (0, ""), result.output

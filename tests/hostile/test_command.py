@@ -310,10 +310,12 @@ def test_manifest_and_file_names_are_shown_without_markup_and_control_characters
     assert "[red]\\x1b[2J[/x]" in output and "[/y]" in output and "[bold]weights" in output
 
 
-@pytest.mark.parametrize("command", ["translate", "inspect", "evaluate", "score", "align"])
+@pytest.mark.parametrize(
+    "command", ["translate", "inspect", "evaluate", "score", "align", "audit", "select"]
+)
 def test_every_command_reports_a_damaged_artifact_in_one_line(tmp_path, call, command):
     (tmp_path / "text").write_text("a man\n")
-    arguments = {"translate": ["text"], "inspect": []}
+    arguments = {"translate": ["text"], "select": ["text"], "inspect": []}
     rest = arguments.get(command, ["text", "text"])
     graph = make(tmp_path / "a") / "model.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"\x00")

@@ -16,7 +16,7 @@ TOKENIZER = Tokenizer.train(["read"] * 2, ["rid rɛd x"] * 2, kind="characters")
 # Log-probabilities of all targets of a source, the best first.
 TABLE = {
     "read": {"rid": -0.25, "rɛd": -2.0, "rad": -3.0, "xxx": -20.0},
-    "rear": {"rir": -0.5, "rɛr": -1.5, "xxx": -9.0},
+    "rear": {"rir": -7.5, "rɛr": -8.5, "xxx": -9.0},
     "ear": {"ir": -0.125, "xi": -6.0},
 }
 

@@ -99,20 +99,7 @@ def _compare(
         else:
             on_failed(line, score.error)
     sources = list(dict.fromkeys(source for _, source, _, _ in scored))
-    # If N targets are accepted and the N best answers are all of them, no answer is better.
-    n_best = min(model.num_hypotheses, max((len(accepted[text]) for text in sources), default=1))
-    results = model.translate(sources, n_best=n_best)
-    answers = dict[str, str]()
-    errors = dict[str, str]()
-    for source, result in zip(sources, results, strict=True):
-        hypotheses = [result] if n_best == 1 else result
-        if hypotheses[0].error is not None:
-            errors[source] = hypotheses[0].error
-            continue
-        others = (item.text for item in hypotheses if item.text.strip())
-        answer = next((text for text in others if text not in accepted[source]), None)
-        if answer is not None:
-            answers[source] = answer
+    answers, errors = _other_answers(sources, accepted, model)
     scores = model.score(list(answers), list(answers.values()))
     answer_scores = dict(zip(answers, scores, strict=True))
     for line, source, target, score in scored:
@@ -133,6 +120,25 @@ def _compare(
                     other.total,
                     len(score.tokens),
                 )
+
+
+def _other_answers(
+    sources: list[str], accepted: dict[str, set[str]], model: TextModel
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the best answer to each source that is not accepted, and the errors of sources."""
+    # If N targets are accepted and the N best answers are all of them, no other answer is better.
+    n_best = min(model.num_hypotheses, max((len(accepted[text]) for text in sources), default=1))
+    answers, errors = dict[str, str](), dict[str, str]()
+    for source, result in zip(sources, model.translate(sources, n_best=n_best), strict=True):
+        hypotheses = [result] if n_best == 1 else result
+        if hypotheses[0].error is not None:
+            errors[source] = hypotheses[0].error
+            continue
+        texts = (hypothesis.text for hypothesis in hypotheses if hypothesis.text.strip())
+        answer = next((text for text in texts if text not in accepted[source]), None)
+        if answer is not None:
+            answers[source] = answer
+    return answers, errors
 
 
 def most_doubtful(pairs: Iterator[DoubtfulPair], count: int) -> list[DoubtfulPair]:

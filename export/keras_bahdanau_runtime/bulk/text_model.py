@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_bahdanau_runtime.scoring import TargetScore
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+if TYPE_CHECKING:  # a command imports this module for its help page
+    from keras_bahdanau_runtime.scoring import TargetScore
+    from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class TextModel:
             with `on_error="keep"`.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: "Tokenizer"
     num_hypotheses: int
     translate: Callable[..., list[Any]]
-    score: Callable[[list[str], list[str]], list[TargetScore]]
+    score: Callable[[list[str], list[str]], "list[TargetScore]"]
