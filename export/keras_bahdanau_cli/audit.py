@@ -12,6 +12,7 @@ from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
+from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.option_fields import option
@@ -109,21 +110,18 @@ def audit(
         if not options.as_json:
             file.write(("\t".join(_COLUMNS) + "\n").encode())
         for rank, pair in enumerate(ranked, start=1):
-            values = _values(rank, pair)
-            line = (
-                json.dumps(values, ensure_ascii=False)
-                if options.as_json
-                else "\t".join(" ".join(str(value).split()) for value in values.values())
-            )
-            file.write(f"{line}\n".encode())
+            file.write(f"{_line(rank, pair, options.as_json)}\n".encode())
     if failures:
         raise ArtifactError(f"Pairs that could not be compared: {failures}.")
 
 
-def _values(rank: int, pair: "DoubtfulPair") -> dict[str, int | float | str]:
-    """Return the columns of a pair by name."""
+def _line(rank: int, pair: "DoubtfulPair", as_json: bool) -> str:
+    """Return a pair as one line, without its line break."""
     values: dict[str, int | float | str] = {"rank": rank}
     for name in _COLUMNS[1:]:
         value = getattr(pair, name)
         values[name] = round(value, 4) if isinstance(value, float) else value
-    return values
+    if as_json:
+        return json.dumps(values, ensure_ascii=False)
+    # Tabs separate the columns of a source.
+    return "\t".join(one_line(str(value)).replace("\t", " ") for value in values.values())
