@@ -55,9 +55,6 @@ def open_model(path: str, batches: BatchSizes, limits: RunLimits) -> TextModel:
         path: Folder of a run, of several runs or of an artifact, or an address on the Hub.
         batches: Sizes of batches.
         limits: Limits of the runs of a graph.
-
-    Raises:
-        UnsupportedArtifactError: The artifact cannot score targets.
     """
     settings = {**asdict(batches), "alignments": False, "on_error": "keep"}
     if is_hub_address(path) or (Path(path) / MANIFEST_FILE).exists():
@@ -68,7 +65,6 @@ def open_model(path: str, batches: BatchSizes, limits: RunLimits) -> TextModel:
             artifact_folder(path), parallel_batches=available_cores(), **asdict(limits)
         )
         tokenizer = translator.require_tokenizer()
-        translator.open_scorer()  # raises before anything is translated
         return TextModel(
             tokenizer,
             translator.manifest.search.num_hypotheses,

@@ -108,7 +108,6 @@ MISTAKES = [
     (["select", "new", "en"], "`model` must be .*'new', which is absent"),
     (["select", "run", "pairs.csv"], "`source` must be a file with one sentence per line.*pairs"),
     (["select", "run", "en", "--count", "10001"], "`count` must be an int of .* at most 10000"),
-    (["select", "artifact", "en"], "has no score.onnx, .*Export it again"),
     (["verify", "artifact", "none"], "`model` must be a file. Received: 'none'"),
     (["verify", "run", "run"], "'.*run', which is a training run. Export it first: keras-bahdanau"),
     (["verify", "artifact", "run", "--provider", "x"], "`providers` must be"),

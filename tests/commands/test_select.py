@@ -1,6 +1,6 @@
 """The command `select` with an artifact that copies its source.
 
-The log-probability of an id is -id / 8, so longer sources have answers of less confidence.
+The log-probability of each token is -1, so longer sources have answers of less confidence.
 """
 
 import json
@@ -8,7 +8,7 @@ import math
 
 import click.testing
 import pytest
-from copy_artifact import COPY_SCORE, make
+from copy_artifact import make
 
 from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import Translator
@@ -23,7 +23,7 @@ def select(*arguments):
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("select") / "artifact", score=COPY_SCORE)
+    return make(tmp_path_factory.mktemp("select") / "artifact")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_lines_are_pairs_to_correct_the_least_confident_first(artifact, texts, t
     # One letter more than "a man on a bike", which is left out as a near duplicate.
     assert [row[:2] for row in rows] == [["a man on a bikes"] * 2, ["a dog"] * 2]
     ids = Translator(artifact).tokenizer.encode_targets([row[1] for row in rows])
-    assert [row[2] for row in rows] == [f"{math.exp(-sum(row) / 8):.6f}" for row in ids]
+    assert [row[2] for row in rows] == [f"{math.exp(-len(row)):.6f}" for row in ids]
 
 
 def test_json_lines_have_line_numbers_and_near_duplicates_can_be_kept(artifact, texts):

@@ -1,6 +1,7 @@
 """Which pairs are doubtful, and which sources are selected, with tables in place of a model."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from keras_bahdanau_runtime import Translation
 from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 from keras_bahdanau_runtime.bulk.selection import find_candidates, select_candidates
 from keras_bahdanau_runtime.bulk.text_model import TextModel
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -29,7 +31,12 @@ def translate(texts, n_best=1):
             results.append([Translation("", math.nan, [], [], None, "no such source")])
             continue
         best = sorted(TABLE[text].items(), key=lambda item: -item[1])[:n_best]
-        results.append([Translation(target, score, [], [], None) for target, score in best])
+        results.append(
+            [
+                Translation(target, score, [], [], None, log_probs=np.array([score / 2] * 2))
+                for target, score in best
+            ]
+        )
     return results if n_best > 1 else [row[0] for row in results]
 
 
@@ -111,6 +118,22 @@ def test_candidates_have_the_probability_of_their_answer_and_no_repeated_source(
     ]
     assert [item.confidence for item in found] == pytest.approx([math.exp(-0.25), math.exp(-0.125)])
     assert messages == [(5, "no such source")]
+
+
+def test_confidence_of_a_calibrated_model_replaces_the_probability():
+    def calibrated(texts, n_best=1):
+        return [replace(item, confidence=0.25) for item in translate(texts)]
+
+    [item], _ = candidates(TextModel(TOKENIZER, 1, calibrated, score), "read")
+    assert item.confidence == 0.25
+
+
+def test_answers_of_an_older_artifact_without_log_probabilities_are_refused():
+    def older(texts, n_best=1):
+        return [replace(item, log_probs=None) for item in translate(texts)]
+
+    with pytest.raises(UnsupportedArtifactError, match="Export it again to select sources"):
+        candidates(TextModel(TOKENIZER, 1, older, score), "read")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_bahdanau_runtime.bulk.text_model import TextModel
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError, require
+from keras_bahdanau_runtime.translation import Translation
 from keras_bahdanau_runtime.translator import WINDOW_SIZE
 
 
@@ -29,13 +30,21 @@ class Candidate:
     confidence: float
 
 
-def confidences(model: TextModel, sources: list[str], answers: list[str]) -> list[float | None]:
-    """Return the confidence of a model in each of its answers, from 0 to 1.
+def estimated_confidence(translation: Translation) -> float | None:
+    """Return the probability that a translation is right, or `None` if nothing tells it.
 
-    It is the probability of the answer. `None` is an answer that cannot be scored.
+    It is the confidence of a calibrated model, otherwise the probability of the translation.
+
+    Example:
+
+    >>> estimated_confidence(Translation("a", -1.0, ["a"], ["a"], None, confidence=0.8))
+    0.8
     """
-    scores = model.score(sources, answers)
-    return [None if score.error is not None else math.exp(score.total) for score in scores]
+    if translation.confidence is not None:
+        return translation.confidence
+    if translation.log_probs is not None:
+        return math.exp(float(translation.log_probs.sum()))
+    return None
 
 
 def find_candidates(
@@ -46,7 +55,7 @@ def find_candidates(
 ) -> Iterator[Candidate]:
     """Translate sources, and yield each with the confidence of its answer, in their order.
 
-    An answer that is blank or cannot be scored has the confidence 0.
+    A blank answer has the confidence 0.
 
     Args:
         lines: Line number and text of each source. Blank and repeated sources are left out.
@@ -54,6 +63,10 @@ def find_candidates(
         on_failed: Called with the line number of a source that cannot be translated, and the
             reason.
         progress: Called with the number of finished sources.
+
+    Raises:
+        UnsupportedArtifactError: An older version wrote the artifact, whose answers have neither a
+            confidence nor log-probabilities.
     """
     first = dict[str, int]()
     for number, text in lines:
@@ -63,16 +76,17 @@ def find_candidates(
     for start in range(0, len(unique), WINDOW_SIZE):
         window = unique[start : start + WINDOW_SIZE]
         translations = model.translate(window)
-        results = dict(zip(window, translations, strict=True))
-        answers = {text: item.text for text, item in results.items() if item.text.strip()}
-        scored = confidences(model, list(answers), list(answers.values()))
-        confidence = dict(zip(answers, scored, strict=True))
-        for text, translation in results.items():
+        for text, translation in zip(window, translations, strict=True):
             if translation.error is not None:
                 on_failed(first[text], translation.error)
-            else:
-                value = confidence.get(text)
-                yield Candidate(first[text], text, translation.text, value or 0.0)
+                continue
+            confidence = estimated_confidence(translation) if translation.text.strip() else 0.0
+            if confidence is None:
+                raise UnsupportedArtifactError(
+                    "The artifact gives no log-probabilities, because an older version wrote it. "
+                    "Export it again to select sources."
+                )
+            yield Candidate(first[text], text, translation.text, confidence)
         if progress is not None:
             progress(start + len(window))
 
