@@ -31,7 +31,7 @@ from pathlib import Path
 
 from bench_small_tasks import COMMAND, TASKS, environment, format_flags, task_files
 
-WRONG, LISTED = 0.02, 0.04  # shares of the pairs
+WRONG, LIST_SHARE = 0.02, 0.04  # shares of the pairs
 BATCH_SIZE = 128  # the models are small
 FIRST = 1000  # pairs of the first model of `select`, and of the addition
 
@@ -126,7 +126,7 @@ def ranks_of(model, task, rows, wrong):
 
 def listed_share(ranks, rows, wrong):
     """Return the percentage of the wrong lines that `audit --share 0.04` lists."""
-    return 100 * sum(rank <= round(LISTED * len(rows)) for rank in ranks) / len(wrong)
+    return 100 * sum(rank <= round(LIST_SHARE * len(rows)) for rank in ranks) / len(wrong)
 
 
 def measure_dev(models, data, seeds):

@@ -45,12 +45,11 @@ class SelectOptions:
 
 
 def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> None:
-    """List the sources whose translations, written by a person, would help the model most.
+    """List the sources whose answers have the lowest confidence, for a person to translate.
 
-    These are the sources whose answers have the lowest confidence, without near duplicates. A line
-    has the source, the answer of the model and its confidence, separated by tabs. Correct the
-    answers, and train with the columns of sources and answers. A source that cannot be translated
-    is reported on standard error, and the exit status is then 1.
+    Near duplicates are left out. A line has the source, the answer of the model and its confidence,
+    separated by tabs. Correct the answers, and train with the columns of sources and answers. A
+    source that cannot be translated is reported on standard error, and the exit status is then 1.
 
     Example:
         keras-bahdanau select artifact unlabeled.txt --output selected.tsv

@@ -59,8 +59,8 @@ def doubtful(model, *pairs):
     """Return the doubtful pairs and the messages of pairs on lines 1, 2, ..."""
     messages = []
     numbered = [(line, *pair) for line, pair in enumerate(pairs, start=1)]
-    found = find_doubtful_pairs(numbered, model, lambda *message: messages.append(message))
-    return list(found), messages
+    results = find_doubtful_pairs(numbered, model, lambda *message: messages.append(message))
+    return list(results), messages
 
 
 def test_pair_is_doubtful_if_the_answer_is_more_probable(model):
@@ -106,17 +106,19 @@ def test_pairs_without_a_score_or_an_answer_are_reported_and_skipped_lines_are_n
 def candidates(model, *texts):
     messages = []
     lines = list(enumerate(texts, start=1))
-    found = find_candidates(lines, model, lambda *message: messages.append(message))
-    return list(found), messages
+    results = find_candidates(lines, model, lambda *message: messages.append(message))
+    return list(results), messages
 
 
 def test_candidates_have_the_probability_of_their_answer_and_no_repeated_source(model):
-    found, messages = candidates(model, "read", " ", "ear", "read", "err")
-    assert [(item.line, item.source, item.answer) for item in found] == [
+    results, messages = candidates(model, "read", " ", "ear", "read", "err")
+    assert [(item.line, item.source, item.answer) for item in results] == [
         (1, "read", "rid"),
         (3, "ear", "ir"),
     ]
-    assert [item.confidence for item in found] == pytest.approx([math.exp(-0.25), math.exp(-0.125)])
+    assert [item.confidence for item in results] == pytest.approx(
+        [math.exp(-0.25), math.exp(-0.125)]
+    )
     assert messages == [(5, "no such source")]
 
 
@@ -147,5 +149,5 @@ def test_answers_of_an_older_artifact_without_log_probabilities_are_refused():
 def test_selected_sources_have_low_confidence_and_are_no_near_duplicates(
     model, similarity, count, sources
 ):
-    found, _ = candidates(model, "ear", "read", "rear")
-    assert [item.source for item in select_candidates(found, count, similarity)] == sources
+    results, _ = candidates(model, "ear", "read", "rear")
+    assert [item.source for item in select_candidates(results, count, similarity)] == sources

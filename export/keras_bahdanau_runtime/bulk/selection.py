@@ -1,4 +1,4 @@
-"""Select the sources whose translations, written by a person, would help a model most.
+"""Select sources of low confidence, whose translations a person should write.
 
 translate the sources -> sort by confidence -> drop near duplicates
 """

@@ -1,4 +1,4 @@
-"""What the checks of data need of a model: answers and log-probabilities of texts."""
+"""Answers and log-probabilities of a model, for the checks of data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
