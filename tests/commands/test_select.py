@@ -5,6 +5,7 @@ The log-probability of each token is -1, so longer sources have answers of less 
 
 import json
 import math
+from pathlib import Path
 
 import click.testing
 import pytest
@@ -14,6 +15,7 @@ from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import ArtifactError
 
+RUN = Path(__file__).resolve().parents[1] / "files" / "run"
 SOURCES = ["a", "a man on a bike", "a dog", "a man on a bikes", ""]
 
 
@@ -50,6 +52,19 @@ def test_json_lines_have_line_numbers_and_near_duplicates_can_be_kept(artifact, 
     assert [(row["line"], row["source"], row["answer"]) for row in rows] == [
         (line, SOURCES[line - 1], SOURCES[line - 1]) for line in (4, 2, 3, 1)
     ]
+
+
+def test_confidence_of_a_run_is_the_probability_of_the_answer(tmp_path):
+    from keras_bahdanau.training.run import load_best
+
+    (tmp_path / "texts").write_text("red cat\n", "utf-8")
+    result = select(RUN, tmp_path / "texts")
+    assert result.exit_code == 0, result.output
+    source, answer, confidence = result.stdout.removesuffix("\n").split("\t")
+    model = load_best(RUN)
+    targets = model.tokenizer.encode_targets([answer])
+    scores = model.score(model.tokenizer.encode_sources([source]), targets)
+    assert float(confidence) == pytest.approx(math.exp(float(scores.totals[0])), abs=1e-5)
 
 
 def test_lines_that_cannot_be_translated_are_reported_and_left_out(artifact, tmp_path):
