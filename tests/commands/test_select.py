@@ -57,7 +57,7 @@ def test_json_lines_have_line_numbers_and_near_duplicates_can_be_kept(artifact, 
 def test_confidence_of_a_run_is_the_probability_of_the_answer(tmp_path):
     from keras_bahdanau.training.run import load_best
 
-    (tmp_path / "texts").write_text("red cat\n", "utf-8")
+    (tmp_path / "texts").write_text("zebra quick\n", "utf-8")
     result = select(RUN, tmp_path / "texts")
     assert result.exit_code == 0, result.output
     source, answer, confidence = result.stdout.removesuffix("\n").split("\t")
