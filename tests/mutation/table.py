@@ -1841,6 +1841,8 @@ MUTATIONS = (
         "row[-2:]",
         "row[-1:]",
         "commands/test_search_flags.py",
+    ),
+    Mutation(
         "other-targets-of-a-source-are-better-answers",
         "keras_bahdanau_runtime:_other_answers",
         "text not in accepted[source]",
