@@ -1,4 +1,4 @@
-"""How well `audit` finds wrong pairs, and what the sources of `select` are worth.
+"""How well `score --doubtful` finds wrong pairs, and what the sources of `select` are worth.
 
     python benchmarks/bench_doubtful.py dev bul=RUN turkish-medium=RUN --data DIR
     python benchmarks/bench_doubtful.py training bul --data DIR
@@ -7,8 +7,8 @@
 Tasks, data and columns are those of `bench_small_tasks.py`. All three use dev sets, no test set.
 
 `dev` gives 2 % of the pairs of the dev set wrong targets, and prints the share of these pairs that
-`audit RUN --share 0.04` lists: the mean and the range of several seeds. The targets of the wrong
-pairs are exchanged with each other, or one symbol of each is replaced by another one.
+`score RUN --doubtful --share 0.04` lists: the mean and the range of several seeds. The targets of
+the wrong pairs are exchanged with each other, or one symbol of each is replaced by another one.
 
 `training` exchanges 2 % of the targets of 2,000 training pairs, trains on them, and checks them
 with the best and with the last model.
@@ -110,13 +110,13 @@ def open_run(path):
 
 
 def text_pairs(rows, task):
-    """Return line number, source and target of each row, as `audit` reads them."""
+    """Return line number, source and target of each row, as `score --doubtful` reads them."""
     columns = [([row[0], *row[2:]] if "-" in task else row[:1], row[1]) for row in rows]
     return [(line, "\t".join(source), target) for line, (source, target) in enumerate(columns, 1)]
 
 
 def ranks_of(model, task, rows, wrong):
-    """Return the ranks of the wrong lines in the list of `audit`; pairs not listed have none."""
+    """Return the ranks of the wrong lines in the list of `score --doubtful`, without unlisted ones."""
     from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 
     doubtful = find_doubtful_pairs(text_pairs(rows, task), model, print)
@@ -125,7 +125,7 @@ def ranks_of(model, task, rows, wrong):
 
 
 def listed_share(ranks, rows, wrong):
-    """Return the percentage of the wrong lines that `audit --share 0.04` lists."""
+    """Return the percentage of the wrong lines that `score --doubtful --share 0.04` lists."""
     return 100 * sum(rank <= round(LIST_SHARE * len(rows)) for rank in ranks) / len(wrong)
 
 

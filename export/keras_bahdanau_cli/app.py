@@ -1,7 +1,7 @@
 """The command `keras-bahdanau`: its subcommands, its version and its log output.
 
 A subcommand is imported when it runs. Keras is imported only inside the commands that need it:
-`train`, `distill`, `import`, `export`, `verify`, `shortlist`, `quickstart`, and `evaluate`, `audit`
+`train`, `distill`, `import`, `export`, `verify`, `shortlist`, `quickstart`, and `evaluate`
 and `select` for a run. The import takes seconds, so it comes after all checks that do not need it.
 """
 
@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 _PANELS = {
     "First steps": ("quickstart",),
     "Training": ("prepare", "train", "distill", "import", "evaluate"),
-    "Checks of data": ("audit", "select"),
+    "Checks of data": ("select",),
     "Export": ("shortlist", "export", "verify"),
     "Use of artifacts": ("translate", "score", "align", "inspect", "serve", "site"),
 }

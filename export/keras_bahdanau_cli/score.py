@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_bahdanau_cli.arguments import ARTIFACT, SOURCE, TARGET, RunLimits, argument, output_path
+from keras_bahdanau_cli.doubtful import list_doubtful_pairs
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
-from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
 
@@ -35,6 +37,37 @@ class ScoreOptions:
         flags="--json",
         panel="Output",
     )
+    doubtful: bool = option(
+        False,
+        "List the pairs whose translations are probably wrong instead, the most doubtful first; "
+        "also with a run, or several.",
+        flags="--doubtful",
+        panel="Output",
+    )
+    count: int | None = option(
+        None, "Maximum number of doubtful pairs; 100 by default.", panel="Output"
+    )
+    share: float | None = option(
+        None,
+        "Instead of --count: the maximum share of the pairs to list, such as 0.04.",
+        panel="Output",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("count", "share"):
+            value = getattr(self, name)
+            if value is not None and not self.doubtful:
+                raise argument_error(name, "be used with `doubtful`", received=str(value))
+        if self.count is not None:
+            check_positive(count=self.count)
+        if self.share is not None:
+            check_range("share", self.share, float, 0, 1, open_low=True)
+            if self.count is not None:
+                raise argument_error(
+                    ("count", "share"),
+                    "not be passed together",
+                    received=f"{self.count} and {self.share}",
+                )
 
 
 def score(
@@ -47,9 +80,16 @@ def score(
     pair with a blank or too long side gives an empty line. It is reported on standard error, and
     the exit status is then 1. A line that --on-bad-line skips gives an empty line, too.
 
+    With --doubtful, the command lists the pairs for which the model has a more probable answer. The
+    list is sorted by the difference of the two log-probabilities. If a source has several lines,
+    the translations of all of them are accepted as answers.
+
     Example:
         keras-bahdanau score artifact test.en test.de
     """
+    if options.doubtful:
+        list_doubtful_pairs(options, batches, limits, text_format)
+        return
     files = options.artifact, options.source, options.target
     pairs = score_pairs(*files, text_format, batches, limits, alignments=False)
     total, tokens, scored, failures = 0.0, 0, 0, 0

@@ -20,7 +20,7 @@ MODEL = (
 )
 
 
-def check_model(path: str, limits: RunLimits) -> None:
+def check_model(path: str, limits: RunLimits, argument: str = "model") -> None:
     """Check without Keras that `open_model` can open a path.
 
     Raises:
@@ -32,14 +32,14 @@ def check_model(path: str, limits: RunLimits) -> None:
         return
     if not folder.is_dir():
         raise argument_error(
-            "model",
+            argument,
             "be the folder of a run or of an artifact, and come before the texts",
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     if (folder / MANIFEST_FILE).exists():
         return
     for run in member_runs(folder):
-        best_file(run, "model")
+        best_file(run, argument)
     for limit in fields(limits):
         value = getattr(limits, limit.name)
         if value is not None:

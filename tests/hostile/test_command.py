@@ -311,7 +311,7 @@ def test_manifest_and_file_names_are_shown_without_markup_and_control_characters
 
 
 @pytest.mark.parametrize(
-    "command", ["translate", "inspect", "evaluate", "score", "align", "audit", "select"]
+    "command", ["translate", "inspect", "evaluate", "score", "align", "select"]
 )
 def test_every_command_reports_a_damaged_artifact_in_one_line(tmp_path, call, command):
     (tmp_path / "text").write_text("a man\n")

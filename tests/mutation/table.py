@@ -1854,7 +1854,7 @@ MUTATIONS = (
         "keras_bahdanau_runtime:most_doubtful",
         "pair.difference",
         "-pair.target_log_prob",
-        "runtime/test_doubtful_pairs.py commands/test_audit.py",
+        "runtime/test_doubtful_pairs.py commands/test_doubtful.py",
     ),
     Mutation(
         "near-duplicates-are-selected",

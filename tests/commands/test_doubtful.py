@@ -1,4 +1,4 @@
-"""The command `audit` with an artifact that copies its source, and with a run.
+"""The command `score --doubtful` with an artifact that copies its source, and with a run.
 
 The log-probability of an id of the artifact is -id / 8.
 """
@@ -20,13 +20,13 @@ SOURCES = ["a", "a dog", "a man", "on a bike"]
 TARGETS = ["a man on a bike", "a dog", "a man on a", "a"]
 
 
-def audit(*arguments):
-    return click.testing.CliRunner().invoke(app, ["audit", *map(str, arguments)])
+def list_doubtful(*arguments):
+    return click.testing.CliRunner().invoke(app, ["score", "--doubtful", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("audit") / "artifact", score=COPY_SCORE)
+    return make(tmp_path_factory.mktemp("doubtful") / "artifact", score=COPY_SCORE)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def ranked(artifact):
 
 
 def test_json_lines_have_the_most_doubtful_pairs_first(artifact, pairs, ranked):
-    result = audit(artifact, pairs, "--json")
+    result = list_doubtful(artifact, pairs, "--json")
     assert result.exit_code == 0, result.output
     assert [row[0] for row in ranked] == [1, 3]
     for rank, (line, expected) in enumerate(
@@ -76,7 +76,7 @@ def test_json_lines_have_the_most_doubtful_pairs_first(artifact, pairs, ranked):
 
 @pytest.mark.parametrize("limit", [("--count", 1), ("--share", 0.25)])
 def test_a_limited_list_is_written_with_names_of_columns(artifact, pairs, ranked, tmp_path, limit):
-    result = audit(artifact, pairs, *limit, "--output", tmp_path / "list.tsv")
+    result = list_doubtful(artifact, pairs, *limit, "--output", tmp_path / "list.tsv")
     assert result.exit_code == 0 and result.stdout == ""
     header, row = (tmp_path / "list.tsv").read_text("utf-8").splitlines()
     columns = dict(zip(header.split("\t"), row.split("\t"), strict=True))
@@ -89,7 +89,7 @@ def test_a_limited_list_is_written_with_names_of_columns(artifact, pairs, ranked
 def test_two_files_with_a_blank_line_are_compared_and_the_line_is_reported(artifact, tmp_path):
     (tmp_path / "a.en").write_text("\n".join(["", *SOURCES]) + "\n", "utf-8")
     (tmp_path / "a.de").write_text("\n".join(["a", *TARGETS]) + "\n", "utf-8")
-    result = audit(artifact, tmp_path / "a.en", tmp_path / "a.de", "--json")
+    result = list_doubtful(artifact, tmp_path / "a.en", tmp_path / "a.de", "--json")
     assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == [2, 4]
     assert "line 1: Argument `sources[0]` must not be blank" in result.stderr
     assert isinstance(result.exception, ArtifactError)
@@ -101,7 +101,7 @@ def test_a_run_gives_the_log_probabilities_of_its_model(tmp_path):
 
     (tmp_path / "pairs.csv").write_text("en,de\nred cat,one two three\n", "utf-8")
     columns = "--source-column", "en", "--target-column", "de"
-    result = audit(RUN, tmp_path / "pairs.csv", *columns, "--json")
+    result = list_doubtful(RUN, tmp_path / "pairs.csv", *columns, "--json")
     assert result.exit_code == 0, result.output
     [row] = map(json.loads, result.stdout.splitlines())
     model = load_best(RUN)
@@ -116,12 +116,12 @@ def test_a_run_gives_the_log_probabilities_of_its_model(tmp_path):
 def test_sources_of_several_columns_need_a_model_of_such_sources(artifact, tmp_path):
     (tmp_path / "words.tsv").write_text("talo\ttalot\tN;PL\n", "utf-8")
     columns = "--source-column", 1, "--source-column", 3, "--target-column", 2
-    result = audit(artifact, tmp_path / "words.tsv", *columns)
+    result = list_doubtful(artifact, tmp_path / "words.tsv", *columns)
     with pytest.raises(ValueError, match="`source_column` must be one column for a tokenizer"):
         raise result.exception
 
 
 def test_file_without_a_doubtful_pair_gives_an_empty_list(artifact, tmp_path):
     (tmp_path / "same.tsv").write_text("a dog\ta dog\n", "utf-8")
-    result = audit(artifact, tmp_path / "same.tsv", "--json")
+    result = list_doubtful(artifact, tmp_path / "same.tsv", "--json")
     assert (result.exit_code, result.stdout) == (0, ""), result.output
