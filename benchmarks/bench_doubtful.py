@@ -116,7 +116,7 @@ def text_pairs(rows, task):
 
 
 def ranks_of(model, task, rows, wrong):
-    """Return the ranks of the wrong lines in the list of `score --doubtful`, without unlisted ones."""
+    """Return the ranks of the wrong lines in the list of `score --doubtful`."""
     from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 
     doubtful = find_doubtful_pairs(text_pairs(rows, task), model, print)
