@@ -100,6 +100,7 @@ def optimize(model, passes=PASSES):
     # One rewrite can make another one possible, so a pass runs again after any other rewrite.
     pending, is_changed = set(passes), True
     while pending:
+        before = sum(counts.values())
         first = next(rewrite for rewrite in passes if rewrite in pending)
         for rewrite in passes:
             if rewrite not in pending:
@@ -117,7 +118,7 @@ def optimize(model, passes=PASSES):
                 pending, is_changed = set(passes), True
         nodes = _count_nodes(model)
         _tidy(model)  # a second time, as merged nodes can make other nodes equal
-        if _count_nodes(model) != nodes:
+        if sum(counts.values()) != before and _count_nodes(model) != nodes:
             pending, is_changed = set(passes), True
     move_sizes_to_device(model)
     copy_constants_into_loops(model)
