@@ -1,7 +1,6 @@
 """Faster versions of methods of tf2onnx 1.17 that take most of the time of a conversion.
 
-tf2onnx visits all nodes for each change. It also writes messages of protobuf after each step, and
-again for each level of nested conditions, although only the last ones are read.
+tf2onnx visits all nodes for each change, and copies all graphs around one that it inlines.
 """
 
 import contextlib
@@ -17,10 +16,8 @@ def fast_tf2onnx():
     implicit_inputs, inline = Node.get_implicit_inputs, controlflow.inline_subgraph
 
     def replace_all_inputs(graph, old_input, new_input, ops=None):
-        if ops is not None:  # tf2onnx visits all of them, and registers them as readers
-            names = graph._output_to_consumers.get(old_input, ())
-            readers = [graph.get_node_by_name(name) for name in names]
-            ops = [node for node in readers if node in ops and old_input in node.input]
+        if ops is not None:  # tf2onnx registers all of them as readers of the new input
+            ops = [node for node in ops if old_input in node._input]  # the property is slow
         return replace(graph, old_input, new_input, ops)
 
     def extract_sub_graph_nodes(graph, names, input_checker=None, remove_unused_inputs=True):
@@ -57,16 +54,6 @@ def fast_tf2onnx():
         _replaced(controlflow, inline_subgraph),
     ):
         yield
-
-
-def write_no_messages():
-    """Return a context in which tf2onnx only changes its own graph, and writes no protobuf."""
-    from tf2onnx.graph import Graph
-
-    def update_proto(graph, external_tensor_storage=None):
-        pass
-
-    return _replaced(Graph, update_proto)
 
 
 @contextlib.contextmanager

@@ -207,7 +207,7 @@ def convert(function):
     import tensorflow as tf
     from tf2onnx import optimizer, tf_loader, tfonnx
 
-    from keras_bahdanau_export.graph.fast_tf2onnx import fast_tf2onnx, write_no_messages
+    from keras_bahdanau_export.graph.fast_tf2onnx import fast_tf2onnx
     from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS
 
     concrete = function.get_concrete_function(*function.input_signature)
@@ -219,7 +219,7 @@ def convert(function):
     with numpy_object(), _quiet_tf2onnx(), fast_tf2onnx(), tf.device("/cpu:0"):
         frozen = tf_loader.from_function(concrete, inputs, outputs)
         _set_argument_shapes(frozen)
-        with tf.Graph().as_default() as traced, write_no_messages():
+        with tf.Graph().as_default() as traced:
             tf.import_graph_def(frozen, name="")
             graph = tfonnx.process_tf_graph(
                 traced,
@@ -233,7 +233,7 @@ def convert(function):
             names = _CONVOLUTION_OPTIMIZERS if _has_convolution(frozen) else _OPTIMIZERS
             optimizers = {name: getattr(optimizer, name) for name in names}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
-        return graph.make_model(concrete.name)
+            return graph.make_model(concrete.name)
 
 
 def _has_convolution(graph_def):
