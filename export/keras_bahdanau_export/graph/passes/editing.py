@@ -162,10 +162,12 @@ def _copy_types(before, after, graph):
     """Copy the types and shapes that differ between two `onnx.GraphProto`s of a graph to it."""
     values = {value.name: value for node in graph for value in node.outputs}
     values |= {value.name: value for value in graph.inputs}
-    known = {info.name: info for info in (*before.input, *before.value_info, *before.output)}
+    before_by_name = {
+        info.name: info for info in (*before.input, *before.value_info, *before.output)
+    }
     for info in (*after.input, *after.value_info, *after.output):
         value = values.get(info.name)
-        if value is not None and info != known.get(info.name):
+        if value is not None and info != before_by_name.get(info.name):
             inferred = ir.serde.deserialize_value_info_proto(info, None)
             value.shape = value.shape if inferred.shape is None else inferred.shape
             value.type = value.type if inferred.type is None else inferred.type
