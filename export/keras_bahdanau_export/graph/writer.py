@@ -207,6 +207,7 @@ def convert(function):
     import tensorflow as tf
     from tf2onnx import optimizer, tf_loader, tfonnx
 
+    from keras_bahdanau_export.graph.fast_tf2onnx import fast_tf2onnx
     from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS
 
     concrete = function.get_concrete_function(*function.input_signature)
@@ -215,7 +216,7 @@ def convert(function):
         for tensors in (concrete.inputs, concrete.outputs)
     )
     # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
-    with numpy_object(), _quiet_tf2onnx(), _fast_tf2onnx(), tf.device("/cpu:0"):
+    with numpy_object(), _quiet_tf2onnx(), fast_tf2onnx(), tf.device("/cpu:0"):
         frozen = tf_loader.from_function(concrete, inputs, outputs)
         _set_argument_shapes(frozen)
         with tf.Graph().as_default() as traced:
@@ -306,38 +307,6 @@ def numpy_object():
     finally:
         if is_missing:
             del np.object
-
-
-@contextlib.contextmanager
-def _fast_tf2onnx():
-    """Let tf2onnx 1.17 visit each node once; for nested conditions it needs minutes otherwise."""
-    from tf2onnx.graph import Graph
-
-    replace, extract = Graph.replace_all_inputs, Graph.extract_sub_graph_nodes
-
-    def replace_all_inputs(graph, old_input, new_input, ops=None):
-        if ops is not None:  # tf2onnx registers all of them as readers of the new input
-            ops = [node for node in ops if old_input in node.input]
-        return replace(graph, old_input, new_input, ops)
-
-    def extract_sub_graph_nodes(graph, names, input_checker=None, remove_unused_inputs=True):
-        # tf2onnx starts again for each name.
-        names = [*names, *(() if remove_unused_inputs else (v.output[0] for v in graph.inputs))]
-        visited = set()
-        while names:
-            node = graph.get_node_by_output(names.pop(), search_in_parent_graphs=False)
-            if node is None or node in visited or (input_checker and not input_checker(node)):
-                continue
-            visited.add(node)
-            names += [*node.input, *node.get_implicit_inputs()]
-        return list(visited)
-
-    Graph.replace_all_inputs = replace_all_inputs
-    Graph.extract_sub_graph_nodes = extract_sub_graph_nodes
-    try:
-        yield
-    finally:
-        Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace, extract
 
 
 @contextlib.contextmanager

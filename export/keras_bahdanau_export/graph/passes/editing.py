@@ -10,6 +10,7 @@ from onnx_ir.passes import common
 logger = logging.getLogger("keras_bahdanau_export")
 
 SLICE_END = 10**9  # tf2onnx writes at least this as the end of a slice up to the end of an axis
+_WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _MAX_INFERENCE_BYTES = 1000  # size of a constant from which shapes may be computed
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # protobuf cannot read files of 2 GiB
 
@@ -31,10 +32,24 @@ def make_names_unique(objects, used):
 def innermost_first(graph):
     """Yield a graph and the subgraphs of its nodes, inner graphs first."""
     for node in list(graph):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from innermost_first(attribute.value)
+        for subgraph in subgraphs_of(node):
+            yield from innermost_first(subgraph)
     yield graph
+
+
+def outermost_first(graph):
+    """Yield a graph and the subgraphs of its nodes, outer graphs first."""
+    yield graph
+    for node in graph:
+        for subgraph in subgraphs_of(node):
+            yield from outermost_first(subgraph)
+
+
+def subgraphs_of(node):
+    """Return the graphs in a node's attributes, such as the body of a loop, as a list."""
+    if node.op_type not in _WITH_SUBGRAPHS:  # fast, as most nodes have none
+        return []
+    return [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
 def nodes_of(graph, *op_types):
@@ -44,13 +59,12 @@ def nodes_of(graph, *op_types):
 
 def nodes_including_loops(graph, *op_types):
     """Return the nodes with one of these operators in a graph and in its loops and conditions."""
-    parts = (graph, *graph.subgraphs())
-    return [node for part in parts for node in nodes_of(part, *op_types)]
+    return [node for part in outermost_first(graph) for node in nodes_of(part, *op_types)]
 
 
 def has_subgraph(node):
     """Whether a node has a subgraph, as `Loop` and `If` do."""
-    return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())
+    return bool(subgraphs_of(node))
 
 
 def producer_of(value, op_type):
@@ -100,11 +114,10 @@ def depends_on(node, other):
 def values_read_by(node):
     """Yield the values that a node reads, including those that its subgraphs read from outside."""
     yield from filter(None, node.inputs)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from attribute.value.outputs
-            for inner in attribute.value:
-                yield from values_read_by(inner)
+    for subgraph in subgraphs_of(node):
+        yield from subgraph.outputs
+        for inner in subgraph:
+            yield from values_read_by(inner)
 
 
 def detach_inputs(nodes):
@@ -112,9 +125,8 @@ def detach_inputs(nodes):
     bodies = [
         part
         for node in nodes
-        for attribute in node.attributes.values()
-        if attribute.type == ir.AttributeType.GRAPH
-        for part in (attribute.value, *attribute.value.subgraphs())
+        for subgraph in subgraphs_of(node)
+        for part in outermost_first(subgraph)
     ]
     for node in (*nodes, *(node for body in bodies for node in body)):
         for i in range(len(node.inputs)):
@@ -139,26 +151,32 @@ def infer_shapes(model):
         model.graph.inputs[:] = inputs
         model.graph.initializers.update(initializers)
     try:
-        proto = onnx.shape_inference.infer_shapes(proto, True, strict_mode=True, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         logger.warning("Shapes of the graph could not be inferred: %s", error)
         return
-    _copy_types(proto.graph, model.graph)
+    _copy_types(proto.graph, inferred.graph, model.graph)
 
 
-def _copy_types(proto, graph):
-    """Copy the types and shapes of an `onnx.GraphProto` to the same graph in onnx-ir."""
+def _copy_types(before, after, graph):
+    """Copy the types and shapes that differ between two `onnx.GraphProto`s of a graph to it."""
     values = {value.name: value for node in graph for value in node.outputs}
     values |= {value.name: value for value in graph.inputs}
-    for info in (*proto.input, *proto.value_info, *proto.output):
-        if (value := values.get(info.name)) is not None:
+    before_by_name = {
+        info.name: info for info in (*before.input, *before.value_info, *before.output)
+    }
+    for info in (*after.input, *after.value_info, *after.output):
+        value = values.get(info.name)
+        if value is not None and info != before_by_name.get(info.name):
             inferred = ir.serde.deserialize_value_info_proto(info, None)
             value.shape = value.shape if inferred.shape is None else inferred.shape
             value.type = value.type if inferred.type is None else inferred.type
-    for node_proto, node in zip(proto.node, graph, strict=True):
-        for attribute in node_proto.attribute:
-            if attribute.HasField("g"):
-                _copy_types(attribute.g, node.attributes[attribute.name].value)
+    for old, new, node in zip(before.node, after.node, graph, strict=True):
+        if has_subgraph(node):
+            for old_attribute, attribute in zip(old.attribute, new.attribute, strict=True):
+                if attribute.HasField("g"):
+                    subgraph = node.attributes[attribute.name].value
+                    _copy_types(old_attribute.g, attribute.g, subgraph)
 
 
 def remove_unused(model):
@@ -168,7 +186,8 @@ def remove_unused(model):
     """
     removed = True
     while removed:
-        with_subgraph = [node for node in model.graph.all_nodes() if has_subgraph(node)]
+        graphs = outermost_first(model.graph)
+        with_subgraph = [node for graph in graphs for node in graph if has_subgraph(node)]
         common.RemoveUnusedNodesPass()(model)
         removed = [node for node in with_subgraph if node.graph is None]
         detach_inputs(removed)

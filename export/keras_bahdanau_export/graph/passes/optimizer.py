@@ -28,6 +28,7 @@ from keras_bahdanau_export.graph.passes.editing import (
     innermost_first,
     make_names_unique,
     nodes_of,
+    outermost_first,
     remove_unused,
     replace_uses,
 )
@@ -80,6 +81,8 @@ PASSES = (
     drop_noop_reshapes,
     replace_bool_casts,  # the casts that the other passes did not remove
 )
+# Passes that read the shapes of values that earlier passes insert.
+_NEED_NEW_SHAPES = (hoist_matmuls,)
 
 
 def optimize(model, passes=PASSES):
@@ -94,27 +97,29 @@ def optimize(model, passes=PASSES):
     """
     counts = {rewrite.__name__: 0 for rewrite in passes}
     names = [value.name for value in model.graph.outputs]
-    _tidy(model)
     # One rewrite can make another one possible, so a pass runs again after any other rewrite.
-    pending, is_inferred = set(passes), False
+    pending, is_changed = set(passes), True
     while pending:
         before = sum(counts.values())
+        first = next(rewrite for rewrite in passes if rewrite in pending)
         for rewrite in passes:
             if rewrite not in pending:
                 continue
-            if not is_inferred:  # shape inference takes longer than all passes
+            # This takes longer than all passes. Most of them do without it until the next round.
+            if is_changed and (rewrite is first or rewrite in _NEED_NEW_SHAPES):
+                _tidy(model)
                 infer_shapes(model)
-                is_inferred = True
+                is_changed = False
             count = sum(rewrite(graph) for graph in innermost_first(model.graph))
             counts[rewrite.__name__] += count
             pending.discard(rewrite)
             if count:
-                _tidy(model)
-                pending, is_inferred = set(passes), False
+                remove_unused(model)
+                pending, is_changed = set(passes), True
         nodes = _count_nodes(model)
         _tidy(model)  # a second time, as merged nodes can make other nodes equal
         if sum(counts.values()) != before and _count_nodes(model) != nodes:
-            pending, is_inferred = set(passes), False
+            pending, is_changed = set(passes), True
     move_sizes_to_device(model)
     copy_constants_into_loops(model)
     remove_unused(model)  # including the originals that only loops read
@@ -126,7 +131,7 @@ def optimize(model, passes=PASSES):
 
 
 def _count_nodes(model):
-    return sum(len(graph) for graph in model.graphs())
+    return sum(map(len, outermost_first(model.graph)))
 
 
 def _tidy(model):

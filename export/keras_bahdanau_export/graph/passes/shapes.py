@@ -10,6 +10,7 @@ from keras_bahdanau_export.graph.passes.editing import (
     insert_node,
     nodes_including_loops,
     nodes_of,
+    outermost_first,
     producer_of,
     replace_node,
     replace_uses,
@@ -114,7 +115,7 @@ def simplify_sizes(graph):
     count, sizes = 0, SizeInference(graph)
     for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
-        nodes = [node for part in (body, *body.subgraphs()) for node in part]
+        nodes = [node for part in outermost_first(body) for node in part]
         inside = {*body.inputs, *(value for node in nodes for value in node.outputs)}
         for node in nodes:
             contents = _integer_products(sizes, node)

@@ -163,10 +163,11 @@ class SizeInference:
             for value in branch.outputs:
                 if value not in self.dims:
                     self._set_outer(value)
+        insides = [_values_inside(branch) for branch in branches]
         for value, *results in zip(condition.outputs, *(b.outputs for b in branches), strict=True):
             first, second = (
-                None if result not in self.dims else _known_outside(branch, self.dims[result])
-                for branch, result in zip(branches, results, strict=True)
+                None if result not in self.dims else _known_outside(inside, self.dims[result])
+                for inside, result in zip(insides, results, strict=True)
             )
             is_known = first is not None and second is not None and len(first) == len(second)
             self._set_dims(
@@ -208,18 +209,23 @@ class SizeInference:
             self.dims, self.contents = before
             for state in changed:
                 constant_dims[state] = None
+        inside = _values_inside(body)
         for i, value in enumerate(loop.outputs):
             if i < len(states):
                 self._set_dims(value, constant_dims[states[i][0]])
                 continue
             row = self.dims.get(body.outputs[1 + i])
-            self._set_dims(value, None if row is None else [None, *_known_outside(body, row)])
+            self._set_dims(value, None if row is None else [None, *_known_outside(inside, row)])
 
 
-def _known_outside(body, dims):
+def _values_inside(body):
+    """Return the set of the values that the body of a loop, or a branch, computes or is passed."""
+    return {*body.inputs, *(value for node in body for value in node.outputs)}
+
+
+def _known_outside(inside, dims):
     """Return sizes, with `None` for those that depend on values inside a loop or a condition."""
-    inside = {*body.inputs, *(value for node in body for value in node.outputs)}
-    return [None if {value for value, _ in size.axes} & inside else size for size in dims]
+    return [None if any(value in inside for value, _ in size.axes) else size for size in dims]
 
 
 _SAME_SHAPE_AS_FIRST_INPUT = frozenset(
