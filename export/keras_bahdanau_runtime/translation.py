@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -354,7 +354,17 @@ def decode_hypotheses(
         )
     source_tokens = tokenizer.source_decoder().tokens(source)
     alignments, log_probs = outputs.get("alignments"), outputs.get("log_probs")
-    translations = []
+    confidence: dict[str, Any] = {}  # of the best hypothesis
+    if uncalibrated is not None:
+        confidence = {"uncalibrated": uncalibrated}
+    elif "confidence" in outputs:
+        length = int(outputs["lengths"][existing[0]])
+        confidence = {
+            "confidence": float(outputs["confidence"]),
+            "expected_errors": float(outputs["expected_errors"]),
+            "token_confidences": outputs["token_confidences"][:length].copy(),
+        }
+    translations: list[Translation] = []
     for k in existing:
         ids = outputs["tokens"][k, : int(outputs["lengths"][k])].tolist()
         words = ids[: ids.index(EOS)] if EOS in ids else ids
@@ -371,17 +381,8 @@ def decode_hypotheses(
                 source_tokens=list(source_tokens),
                 alignment=alignment,
                 log_probs=None if log_probs is None else log_probs[k, : len(ids)].copy(),
+                **({} if translations else confidence),
             )
-        )
-    if uncalibrated is not None:
-        translations[0] = replace(translations[0], uncalibrated=uncalibrated)
-    elif "confidence" in outputs:
-        token_confidences = outputs["token_confidences"][: len(translations[0].tokens)]
-        translations[0] = replace(
-            translations[0],
-            confidence=float(outputs["confidence"]),
-            expected_errors=float(outputs["expected_errors"]),
-            token_confidences=token_confidences.copy(),
         )
     return translations
 
