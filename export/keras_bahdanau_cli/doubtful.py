@@ -1,6 +1,8 @@
 """List of the pairs whose targets are probably wrong, for `score --doubtful`."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
@@ -15,10 +17,8 @@ from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
 
 if TYPE_CHECKING:
-    from keras_bahdanau_cli.score import ScoreOptions
     from keras_bahdanau_runtime.bulk.doubtful_pairs import DoubtfulPair
 
-_COUNT = 100
 _COLUMNS = (
     "rank",
     "line",
@@ -33,17 +33,34 @@ _COLUMNS = (
 
 
 def list_doubtful_pairs(
-    options: "ScoreOptions", batches: BatchSizes, limits: RunLimits, text_format: TextFormat
+    path: str,
+    files: tuple[Path, Path | None],
+    output: Path | None,
+    limit: Callable[[int], int],
+    as_json: bool,
+    batches: BatchSizes,
+    limits: RunLimits,
+    text_format: TextFormat,
 ) -> None:
     """Write the list of `score --doubtful`.
 
     A pair is doubtful if the model has another answer that is more probable than the translation.
+
+    Args:
+        path: Artifact or run.
+        files: Sources and translations; `None` for a file with both sides.
+        output: File to write; `None` for standard output.
+        limit: Function from the number of pairs to the largest number of listed ones.
+        as_json: Whether to write JSON lines instead of tab-separated text.
+        batches: Sizes of batches.
+        limits: Limits of the runs of a graph.
+        text_format: Format of the files.
     """
     from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 
-    check_model(options.artifact, limits, "artifact")
-    pairs = list_pairs(*pair_sources(options.source, options.target), text_format)
-    model = open_model(options.artifact, batches, limits)
+    check_model(path, limits, "artifact")
+    pairs = list_pairs(*pair_sources(*files), text_format)
+    model = open_model(path, batches, limits)
     text_format.check_columns(model.tokenizer.has_columns)
     failures = 0
 
@@ -57,21 +74,14 @@ def list_doubtful_pairs(
         doubtful = find_doubtful_pairs(
             pairs, model, report_failure, lambda done: progress.update(task, completed=done)
         )
-        ranked = most_doubtful(doubtful, _limit(options, len(pairs)))
-    with open_output(options.output) as file:
-        if not options.as_json:
+        ranked = most_doubtful(doubtful, limit(len(pairs)))
+    with open_output(output) as file:
+        if not as_json:
             file.write(("\t".join(_COLUMNS) + "\n").encode())
         for rank, pair in enumerate(ranked, start=1):
-            file.write(f"{_line(rank, pair, options.as_json)}\n".encode())
+            file.write(f"{_line(rank, pair, as_json)}\n".encode())
     if failures:
         raise ArtifactError(f"Pairs that could not be compared: {failures}.")
-
-
-def _limit(options: "ScoreOptions", pairs: int) -> int:
-    """Return the maximum number of listed pairs for a number of pairs."""
-    if options.share is not None:
-        return max(1, round(options.share * pairs))
-    return options.count or _COUNT
 
 
 def _line(rank: int, pair: "DoubtfulPair", as_json: bool) -> str:

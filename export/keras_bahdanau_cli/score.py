@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keras_bahdanau_runtime.scoring import TargetScore
 
 
+_DOUBTFUL_PAIRS = 100
 _SKIPPED = "skipped, because the line does not have both sides or has another encoding"
 
 
@@ -69,6 +70,12 @@ class ScoreOptions:
                     received=f"{self.count} and {self.share}",
                 )
 
+    def limit(self, pairs: int) -> int:
+        """Return the maximum number of listed pairs for a number of pairs."""
+        if self.share is not None:
+            return max(1, round(self.share * pairs))
+        return self.count or _DOUBTFUL_PAIRS
+
 
 def score(
     options: ScoreOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
@@ -88,7 +95,16 @@ def score(
         keras-bahdanau score artifact test.en test.de
     """
     if options.doubtful:
-        list_doubtful_pairs(options, batches, limits, text_format)
+        list_doubtful_pairs(
+            options.artifact,
+            (options.source, options.target),
+            options.output,
+            options.limit,
+            options.as_json,
+            batches,
+            limits,
+            text_format,
+        )
         return
     files = options.artifact, options.source, options.target
     pairs = score_pairs(*files, text_format, batches, limits, alignments=False)
