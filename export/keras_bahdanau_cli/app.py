@@ -1,8 +1,9 @@
 """The command `keras-bahdanau`: its subcommands, its version and its log output.
 
 A subcommand is imported when it runs. Keras is imported only inside the commands that need it:
-`train`, `distill`, `import`, `export`, `verify`, `shortlist`, `quickstart`, and `evaluate`
-and `select` for a run. The import takes seconds, so it comes after all checks that do not need it.
+`train`, `distill`, `import`, `export`, `verify`, `shortlist`, `quickstart`, and `evaluate`,
+`select` and `score --doubtful` for a run. The import takes seconds, so it comes after all checks
+that do not need it.
 """
 
 import importlib

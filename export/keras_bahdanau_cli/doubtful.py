@@ -12,7 +12,7 @@ from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_cli.text_models import check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
-from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.bulk.records import one_cell
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
 
@@ -92,5 +92,4 @@ def _line(rank: int, pair: "DoubtfulPair", as_json: bool) -> str:
         values[name] = round(value, 4) if isinstance(value, float) else value
     if as_json:
         return json.dumps(values, ensure_ascii=False)
-    # Tabs separate the columns of a source.
-    return "\t".join(one_line(str(value)).replace("\t", " ") for value in values.values())
+    return "\t".join(one_cell(str(value)) for value in values.values())

@@ -71,7 +71,6 @@ class ExportedRuns:
     calibration: bool = option(
         True,
         "Fit the confidence of translations.",
-        flags="--calibration/--no-calibration",
         panel="Validation",
     )
     shortlist: Path | None = option(

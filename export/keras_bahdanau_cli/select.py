@@ -11,7 +11,7 @@ from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, print_message, text_source
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
-from keras_bahdanau_runtime.bulk.records import Lines, is_text, one_line
+from keras_bahdanau_runtime.bulk.records import Lines, is_text, one_cell
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.option_fields import option
@@ -90,7 +90,7 @@ def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> No
                 "answer": item.answer,
                 "confidence": round(item.confidence, 6),
             }
-            columns = (item.source, one_line(item.answer), f"{item.confidence:.6f}")
+            columns = (item.source, one_cell(item.answer), f"{item.confidence:.6f}")
             line = json.dumps(values, ensure_ascii=False) if options.as_json else "\t".join(columns)
             file.write(f"{line}\n".encode())
     if failures:

@@ -12,6 +12,7 @@ import numpy as np
 from keras_bahdanau_runtime.calibration import (
     Calibration,
     LogisticModel,
+    logistic,
     output_features,
     token_features,
 )
@@ -81,16 +82,15 @@ def _fit(
     confidence = fit_logistic(outputs, is_right)
     errors = fit_logistic(outputs, wrong_symbols / symbols, symbols, sign=-1)
     folds = np.arange(len(is_right)) % _FOLDS
-    held_out, held_out_errors = (np.empty(len(is_right)) for _ in range(2))
+    logits, held_out_errors = (np.empty(len(is_right)) for _ in range(2))
     for fold in range(_FOLDS):
         rest, part = folds != fold, folds == fold
         model = fit_logistic(_rows(outputs, rest), is_right[rest])
-        held_out[part] = _logistic(model.logit(_rows(outputs, part)))
+        logits[part] = model.logit(_rows(outputs, part))
         shares = wrong_symbols[rest] / symbols[rest]
         model = fit_logistic(_rows(outputs, rest), shares, symbols[rest], sign=-1)
-        held_out_errors[part] = _logistic(model.logit(_rows(outputs, part)))
+        held_out_errors[part] = logistic(model.logit(_rows(outputs, part)))
     # The tokens are judged with the confidence of their output on pairs that it was not fitted on.
-    logits = np.log(held_out) - np.log1p(-held_out)
     features = token_features(arrays["log_probs"][:, 0], logits)
     is_token = np.arange(arrays["log_probs"].shape[2]) < arrays["lengths"][:, :1]
     tokens = {
@@ -110,7 +110,7 @@ def _fit(
         tokens=fit_logistic(tokens, is_right_token.astype(float)),
         measured={
             "wrong": 100 * float(1 - is_right.mean()),
-            "calibration_error": calibration_error(held_out, is_right),
+            "calibration_error": calibration_error(logistic(logits), is_right),
             "symbol_errors": 100 * float(wrong_symbols.sum() / symbols.sum()),
             "expected_symbol_errors": 100
             * float((held_out_errors * symbols).sum() / symbols.sum()),
@@ -218,7 +218,3 @@ def _rows(table, rows):
 def _size(name, weights, sign):
     """Return a weight, negative only if its sign is wrong."""
     return 0.0 if name in _SIGNED else sign * weights[name]
-
-
-def _logistic(logits):
-    return 1 / (1 + np.exp(-np.asarray(logits, float)))

@@ -104,9 +104,9 @@ class Calibration:
         errors = np.broadcast_to(self.expected_errors.logit(features), rows)
         tokens = self.tokens.logit(token_features(log_probs, logits))
         return {
-            "confidence": _logistic(logits),
-            "expected_errors": _logistic(errors),
-            "token_confidences": _logistic(np.broadcast_to(tokens, log_probs.shape)).astype(
+            "confidence": logistic(logits),
+            "expected_errors": logistic(errors),
+            "token_confidences": logistic(np.broadcast_to(tokens, log_probs.shape)).astype(
                 np.float32
             ),
         }
@@ -262,7 +262,8 @@ def _logit(log_probability: Any) -> Any:
     return np.clip(logit, -_LARGEST, _LARGEST)
 
 
-def _logistic(logit: Any) -> Any:
+def logistic(logit: Any) -> Any:
+    """Return the probability of a logit, which counts as at most 20."""
     return 1 / (1 + np.exp(-np.clip(logit, -_LARGEST, _LARGEST)))
 
 

@@ -137,6 +137,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def one_cell(text: str) -> str:
+    """Replace line breaks and tabs, which separate the cells of tab-separated text, by spaces."""
+    return one_line(text).replace("\t", " ")
+
+
 def is_text(source: Source) -> bool:
     """Return whether a stream, or a file with this name, contains lines of text."""
     return not isinstance(source, Path) or is_lines(source)
@@ -382,7 +387,7 @@ class TabSeparated(Lines):
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         lines = []
         for row, text in zip(rows, translations, strict=True):
-            cell = b"\t" + one_line(text or "").replace("\t", " ").encode("utf-8")
+            cell = b"\t" + one_cell(text or "").encode("utf-8")
             lines.append(row.key + (cell if row.key else b"") + b"\n")
         return self._compressed(b"".join(lines))
 

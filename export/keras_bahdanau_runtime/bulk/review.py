@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.bulk.records import one_cell
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
@@ -128,7 +128,7 @@ class Review:
             rows = sorted((json.loads(line) for line in file), key=lambda row: row[-2:])
         with atomic_write(self.path) as temporary, temporary.open("w", encoding="utf-8") as file:
             for *texts, confidence, number in rows:
-                columns = [one_line(text).replace("\t", " ") for text in texts]
+                columns = [one_cell(text) for text in texts]
                 file.write("\t".join([*columns, f"{confidence:.4f}", str(number)]) + "\n")
         self._partial.unlink()
         self.count = len(rows)
