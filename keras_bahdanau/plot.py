@@ -5,6 +5,7 @@ from keras_bahdanau_runtime.pictures.plots import (
     plot_alignment,
     plot_alignments,
     plot_image_alignment,
+    plot_weights,
 )
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "plot_alignment",
     "plot_alignments",
     "plot_image_alignment",
+    "plot_weights",
 ]

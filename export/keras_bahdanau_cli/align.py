@@ -61,7 +61,8 @@ def align(
     order. A pair with a blank or too long side gives an empty line. It is reported on standard
     error, and the exit status is then 1. A line that --on-bad-line skips gives an empty line, too.
 
-    With --draw, sentences are translated and their attention weights drawn. An .html file is one
+    With --draw, sentences are translated and their attention weights drawn. A sentence with one
+    word at a side, such as a word and its phonemes, is drawn by its pieces. An .html file is one
     self-contained page: pointing at a word highlights the source words that it was translated from.
     It shows words and pieces.
 
@@ -121,7 +122,7 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
     from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
-    from keras_bahdanau_runtime.pictures.words import word_alignment
+    from keras_bahdanau_runtime.pictures.words import readable_alignment
     from keras_bahdanau_runtime.translator import Translator
 
     texts, output, pieces = options.inputs, options.output or _PICTURE, options.pieces
@@ -147,7 +148,7 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
         alignment_page(panels, output)
     else:
         if not pieces:
-            panels = [word_alignment(*panel) for panel in panels]
+            panels = [readable_alignment(*panel) for panel in panels]
         elif translator.require_tokenizer().target_unit == "symbols":
             # Each symbol begins with the space before it, which says nothing in a picture.
             panels = [

@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.errors import argument_error, require
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.pictures.plots import plot_alignment
-from keras_bahdanau_runtime.pictures.words import word_alignment
+from keras_bahdanau_runtime.pictures.words import readable_alignment
 
 _RGBA = 4
 
@@ -36,7 +36,8 @@ class AlignmentImages(keras.callbacks.Callback):
         search: A `Search`; `GreedySearch()` if `None`.
         max_length: Largest number of tokens of a hypothesis.
         every: Number of epochs between two images.
-        words: Whether to draw words instead of the tokenizer's pieces.
+        words: Whether to draw words instead of the tokenizer's pieces. Sentences with one word at
+            a side are drawn by pieces in any case.
 
     Raises:
         ValueError: If `sources` is not a non-empty list of non-blank `str`, or a number is not a
@@ -81,7 +82,7 @@ class AlignmentImages(keras.callbacks.Callback):
         for number, translation in enumerate(translations, start=1):
             panel = translation.alignment, translation.source_tokens, translation.tokens
             png = io.BytesIO()
-            plot_alignment(*(word_alignment(*panel) if self.words else panel), png)
+            plot_alignment(*(readable_alignment(*panel) if self.words else panel), png)
             self._file.add_image(f"alignment/{number}", png.getvalue(), epoch + 1)
 
 

@@ -49,6 +49,9 @@ def test_symbols_are_drawn_without_the_spaces_between_them(tmp_path):
     result = align(artifact, "--draw", "ab", "--pieces", "-o", tmp_path / "a.svg")
     assert result.exit_code == 0 and " " in result.stdout, result.output
     assert "␣" not in (tmp_path / "a.svg").read_text("utf-8")
+    result = align(artifact, "--draw", "ab", "-o", tmp_path / "one_word.svg")
+    letters = (tmp_path / "one_word.svg").read_text("utf-8")
+    assert result.exit_code == 0 and "<!-- a -->" in letters and "<!-- ab -->" not in letters
 
 
 def test_draws_in_the_style_of_the_paper(drawn):

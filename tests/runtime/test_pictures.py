@@ -12,6 +12,7 @@ from keras_bahdanau_runtime.pictures.plots import (
     plot_alignment,
     plot_alignments,
     plot_image_alignment,
+    plot_weights,
 )
 from keras_bahdanau_runtime.pictures.style import COLORS, DPI, GRAY, STYLE, saved_figure
 
@@ -196,6 +197,48 @@ def test_missing_font_is_named_in_a_warning(bundled_fonts, caplog, tmp_path):
         plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
     (record,) = caplog.records
     assert "Install Noto Sans Old Hungarian" in record.getMessage()
+
+
+def test_weights_over_time_have_few_ticks_in_a_picture_of_bounded_size(rng):
+    weights, file = rng.dirichlet(np.ones(100), 10), io.BytesIO()
+    hours = {"source_positions": range(-100, 0), "target_positions": np.arange(1, 11)}
+    figure = plot_weights(weights, file, "a $", **hours, source_label="hour")
+    axes = figure.axes[0]
+    (image,) = axes.images
+    np.testing.assert_allclose(image.get_array(), weights, rtol=1e-6)
+    assert image.get_extent() == [-100.5, -0.5, 10.5, 0.5]  # the first target is at the top
+    assert image.get_clim() == pytest.approx((0.0, weights.max()))
+    assert (axes.get_title(), axes.get_xlabel()) == (r"a \$", "hour")
+    for ticks in (axes.get_xticks(), axes.get_yticks()):
+        assert 3 <= len(ticks) <= 12 and all(tick == round(tick) for tick in ticks)
+    sides = [int.from_bytes(file.getvalue()[i : i + 4], "big") for i in (16, 20)]
+    assert sides == [7 * DPI, 2 * DPI]
+
+
+def test_weights_without_positions_count_from_zero_and_a_single_row_is_drawn():
+    axes = plot_weights([[0.25, 0.75]]).axes[0]
+    assert axes.images[0].get_extent() == [-0.5, 1.5, 0.5, -0.5]
+    halves = plot_weights(np.eye(3), source_positions=[0.5, 1, 1.5]).axes[0]
+    assert halves.images[0].get_extent()[:2] == [0.25, 1.75]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(weights=[0.5, 0.5]), r"`weights` .* weights\[0\] .*Received: shape \(2,\)"),
+        (dict(weights=np.ones((2, 2, 2))), "`weights`"),
+        (dict(weights=np.ones((2, 0))), "`weights`"),
+        (dict(weights=[[0.5, np.nan]]), "`weights` must be finite"),
+        (dict(source_positions=[1]), "`source_positions` must be 2 increasing numbers.*Rec"),
+        (dict(source_positions=[2, 1]), "`source_positions`"),
+        (dict(source_positions=["a", "b"]), "`source_positions`"),
+        (dict(target_positions=[0, 1, 3]), "`target_positions` must be 3 .* equal distances"),
+        (dict(path="a.xyz"), "`path` must end in one of"),
+    ],
+)
+def test_weights_and_positions_that_do_not_match_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_weights(**{"weights": [[0.5, 0.5]] * 3, **arguments})
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (6, 8, 1), (6, 8, 3)])

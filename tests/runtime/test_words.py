@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from keras_bahdanau_runtime.pictures.words import group_into_words, word_alignment
+from keras_bahdanau_runtime.pictures.words import (
+    group_into_words,
+    readable_alignment,
+    word_alignment,
+)
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # Tokens, separated by bars, and the words that they form.
@@ -38,6 +42,25 @@ def test_weights_are_summed_over_source_tokens_and_averaged_over_target_tokens()
     assert (sources, targets) == (["das", "Rad", "</s>"], ["the", "bike", "</s>"])
     expected = [[0.8, 0.2, 0.0], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]]
     np.testing.assert_allclose(weights, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "sides"),
+    [
+        ("h|i|</s>", "h| ai|</s>", ["h|i|</s>", "h|ai|</s>"]),  # letters, and phonemes
+        ("wo|od", "h|o|l|z", ["wo|od", "h|o|l|z"]),
+        ("a| wo|od", "ho|lz", ["a| wo|od", "ho|lz"]),
+        ("a| wo|od|</s>", "ein| Ho|lz|</s>", ["a|wood|</s>", "ein|Holz|</s>"]),
+    ],
+)
+def test_tokens_are_shown_if_a_side_has_a_single_word(rng, source, target, sides):
+    tokens = source.split("|"), target.split("|")
+    alignment = rng.dirichlet(np.ones(len(tokens[0])), len(tokens[1]))
+    weights, *shown = readable_alignment(alignment, *tokens)
+    assert ["|".join(side) for side in shown] == sides
+    assert weights.shape == (len(shown[1]), len(shown[0]))
+    if weights.shape == alignment.shape:
+        np.testing.assert_allclose(weights, alignment, rtol=1e-6)
 
 
 def test_tokens_of_a_tokenizer_give_the_words_of_its_text():

@@ -135,9 +135,19 @@ def arrange_and_save(
             axes = figure.add_axes(bar)
             figure.colorbar(panels[-1].images[-1], cax=axes).set_label(scale, fontsize=9)
             axes.tick_params(labelsize=9)
-        if path is not None:
-            suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
-            figure.savefig(path, dpi=figure.dpi, format=suffix.removeprefix(".") or "png")
+        save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str] | IO[bytes] | None) -> None:
+    """Save a matplotlib figure in the format of the path's suffix, by default as a PNG.
+
+    Args:
+        figure: The matplotlib figure.
+        path: Where to save it, a path or an open file; `None` to not save it.
+    """
+    if path is not None:
+        suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
+        figure.savefig(path, dpi=figure.dpi, format=suffix.removeprefix(".") or "png")
 
 
 def _margins(axes: Any, width: float, height: float) -> tuple[float, float, float, float]:

@@ -1,4 +1,4 @@
-"""Heatmaps of alignments (arXiv 1409.0473, figure 3), and attention drawn over an image."""
+"""Heatmaps of alignments (arXiv 1409.0473, figure 3), of weights over time, and over an image."""
 
 import os
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ from keras_bahdanau_runtime.pictures.figures import (
     font_families,
     label,
     printable,
+    save_figure,
 )
-from keras_bahdanau_runtime.pictures.style import DPI
+from keras_bahdanau_runtime.pictures.style import DPI, STYLE
 
 _CELL = 0.34  # inches
 
@@ -142,6 +143,94 @@ def _draw_frame(axes: Any) -> None:
     """Draw all four sides and no grid lines between ticks, whatever the settings of matplotlib."""
     axes.spines[:].set_visible(True)
     axes.grid(visible=False, which="both")
+
+
+def plot_weights(
+    weights: ArrayLike,
+    path: str | os.PathLike[str] | IO[bytes] | None = None,
+    title: str | None = None,
+    source_positions: ArrayLike | None = None,
+    target_positions: ArrayLike | None = None,
+    source_label: str = "source position",
+    target_label: str = "target position",
+) -> Any:
+    """Draw attention weights over long axes such as time, with ticks for some of the positions.
+
+    `plot_alignment` has a label for each position instead, for tokens.
+
+    Args:
+        weights: `(Ty, Tx)` float array of attention weights.
+        path: Where to save the picture: a path with the suffix of a PNG, SVG or PDF, or an open
+            file for a PNG; `None` to not save it.
+        title: Title above the picture.
+        source_positions: `Tx` increasing numbers at equal distances for the x axis, such as
+            `range(-96, 0)` for the hours before a forecast; 0 to `Tx - 1` if `None`.
+        target_positions: `Ty` such numbers for the y axis, whose first is at the top.
+        source_label: Label of the x axis, such as "hours before the forecast".
+        target_label: Label of the y axis.
+
+    Returns:
+        The matplotlib figure, 7 inches wide. The darkest shade is the largest weight.
+
+    Raises:
+        ValueError: `weights` does not have two axes, is empty or has a number that is not finite,
+            or positions are not as described.
+        MissingDependencyError: matplotlib is not installed.
+
+    Example:
+
+    ```python
+    hours = range(-96, 0)
+    plot_weights(weights[0], "weights.png", source_positions=hours, source_label="hour")
+    ```
+    """
+    array = np.asarray(weights, dtype="float32")
+    if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
+        raise argument_error(
+            "weights",
+            "be finite numbers (target positions, source positions); write weights[0] for the "
+            "first row of a batch",
+            received=f"shape {array.shape}",
+        )
+    rows, columns = array.shape
+    left, right, is_whole_x = _axis_range("source_positions", source_positions, columns)
+    top, bottom, is_whole_y = _axis_range("target_positions", target_positions, rows)
+    check_suffix(path)
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, min(5.0, max(2.0, 7.0 * rows / columns))))
+        axes = figure.subplots()
+        extent = (left, right, bottom, top)
+        image = axes.imshow(array, vmin=0.0, aspect="auto", interpolation="nearest", extent=extent)
+        axes.set(xlabel=printable(source_label), ylabel=printable(target_label))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=is_whole_x))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=is_whole_y))
+        if title is not None:
+            axes.set_title(printable(title))
+        _draw_frame(axes)
+        figure.colorbar(image, ax=axes, label="attention weight")
+        save_figure(figure, path)
+    return figure
+
+
+def _axis_range(name: str, positions: ArrayLike | None, count: int) -> tuple[float, float, bool]:
+    """Return both ends of an axis with `count` cells, and whether its positions are integers.
+
+    Raises:
+        ValueError: The positions are not `count` increasing numbers at equal distances.
+    """
+    values = np.arange(count) if positions is None else np.asarray(positions)
+    is_number = np.issubdtype(values.dtype, np.number) and values.shape == (count,)
+    numbers = values.astype("float64") if is_number else np.zeros(count)
+    steps = np.diff(numbers)
+    step = float(steps[0]) if count > 1 else 1.0
+    if not is_number or not step > 0 or not np.allclose(steps, step):
+        raise argument_error(name, f"be {count} increasing numbers at equal distances", positions)
+    is_whole = bool((numbers == np.round(numbers)).all())
+    return float(numbers[0]) - step / 2, float(numbers[-1]) + step / 2, is_whole
 
 
 _WIDTH = 1.5  # inches of an image

@@ -87,6 +87,43 @@ def word_alignment(
     return joined, [word for word, _ in sources], [word for word, _ in targets]
 
 
+def readable_alignment(
+    alignment: ArrayLike, source_tokens: Sequence[str], target_tokens: Sequence[str]
+) -> tuple[NDArray[np.float32], list[str], list[str]]:
+    """Return an alignment of words, or of tokens if a side has only one word.
+
+    A single word would be a single row or column, which shows nothing. Tokens that are words, such
+    as phonemes, are returned without the spaces between them.
+
+    Args:
+        alignment: `(Ty, Tx)` float array of attention weights.
+        source_tokens: `Tx` strings.
+        target_tokens: `Ty` strings.
+
+    Returns:
+        `(alignment, sources, targets)`, the arguments of `plot_alignment`.
+
+    Raises:
+        ValueError: The shape of `alignment` does not match the tokens.
+
+    Example:
+
+    >>> readable_alignment([[1, 0, 0], [0, 1, 0], [0, 0, 1]], ["h", "i", "</s>"],
+    ...                    ["h", " ai", "</s>"])[1:]
+    (['h', 'i', '</s>'], ['h', 'ai', '</s>'])
+    """
+    words = word_alignment(alignment, source_tokens, target_tokens)
+    special = SPECIAL.values()
+    if all(len([word for word in side if word not in special]) > 1 for side in words[1:]):
+        return words
+    tokens = source_tokens, target_tokens
+    sources, targets = (
+        side if len(side) == len(pieces) else list(pieces)
+        for side, pieces in zip(words[1:], tokens, strict=True)
+    )
+    return checked_weights(alignment, *tokens), sources, targets
+
+
 def checked_weights(
     alignment: ArrayLike, source_tokens: Sequence[str], target_tokens: Sequence[str]
 ) -> NDArray[np.float32]:
