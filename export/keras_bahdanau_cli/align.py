@@ -35,6 +35,12 @@ class AlignOptions:
     draw: bool = option(
         False, "Translate sentences and draw their attention weights.", flags="--draw"
     )
+    copied: bool = option(
+        False,
+        "With --draw: draw which part of each token was copied, and from where, instead of the "
+        "attention weights. For a model that copies.",
+        flags="--copied",
+    )
     pieces: bool = option(
         False, "Link or draw the tokenizer's pieces instead of words.", flags="--pieces"
     )
@@ -64,7 +70,7 @@ def align(
     With --draw, sentences are translated and their attention weights drawn. A sentence with one
     word at a side, such as a word and its phonemes, is drawn by its pieces. An .html file is one
     self-contained page: pointing at a word highlights the source words that it was translated from.
-    It shows words and pieces.
+    It shows words and pieces. --copied draws what was copied instead.
 
     Example:
         keras-bahdanau align artifact test.en test.de --output links.txt
@@ -87,8 +93,9 @@ def align(
             )
         _draw(options, limits)
         return
-    for name, value in {"style": options.style, "columns": options.columns}.items():
-        if value is not None:
+    only_drawn = {"style": options.style, "columns": options.columns, "copied": options.copied}
+    for name, value in only_drawn.items():
+        if value:
             raise argument_error(name, "be used with --draw", received=str(value))
     source, target = Path(inputs[0]), Path(inputs[1]) if len(inputs) > 1 else None
     is_sentence = target is None and not (is_dash(source) or source.exists())
@@ -144,6 +151,16 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
     translator = Translator(artifact_folder(options.artifact), **asdict(limits))
     translations = translator.translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]
+    if options.copied:
+        scores = translator.score(texts, [item.text for item in translations])
+        if any(score.copied is None for score in scores):
+            raise argument_error(
+                "copied",
+                "be used with an artifact of a model that copies; an artifact of an older version "
+                "must be exported again",
+                received=options.artifact,
+            )
+        panels = [(score.copied, score.source_tokens, score.tokens) for score in scores]
     if is_page:
         alignment_page(panels, output)
     else:
@@ -154,7 +171,8 @@ def _draw(options: AlignOptions, limits: RunLimits) -> None:
             panels = [
                 (*panel[:2], [token.removeprefix(" ") for token in panel[2]]) for panel in panels
             ]
-        plot_alignments(panels, output, style=style, columns=columns)
+        scale = "copied share" if options.copied else "attention weight"
+        plot_alignments(panels, output, style=style, columns=columns, scale=scale)
     for translation in translations:
         print(one_line(translation.text))
     subject = "alignment is" if len(texts) == 1 else "alignments are"

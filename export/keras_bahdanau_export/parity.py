@@ -293,6 +293,8 @@ def _scoring_difference(model, translator, source, tokens):
     target = as_targets(tokens)
     ours, theirs = model.score(source, target)._asdict(), translator.score_ids(source, target)
     scale = {"log_probs": np.maximum(1, np.abs(ours["log_probs"])), "alignments": 1}
+    if "copied" in theirs:
+        scale["copied"] = 1
     differences = [
         _largest_difference(ours[name] / scale[name], theirs[name] / scale[name]) for name in scale
     ]

@@ -28,6 +28,7 @@ from keras_bahdanau_runtime.signature import (
     SAVED_MODEL_FOLDER,
     SCORE,
     SCORE_FILE,
+    SCORE_WITH_COPIES,
     STEP_FILE,
     TRANSLATE,
     Signature,
@@ -194,7 +195,7 @@ def search_signature(search):
 
 
 def score_function(model):
-    """Return forced decoding: source and target ids to log-probabilities and alignments.
+    """Return forced decoding: source and target ids to log-probabilities, alignments and copies.
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
@@ -202,12 +203,13 @@ def score_function(model):
     Returns:
         `(function, signature)`.
     """
+    signature = SCORE_WITH_COPIES if model.scores_copies else SCORE
 
     def score(source, target):
         result = model.forced_scores(source, target)._asdict()
-        return [result[tensor.name] for tensor in SCORE.outputs]
+        return [result[tensor.name] for tensor in signature.outputs]
 
-    return _traced(score, SCORE), SCORE
+    return _traced(score, signature), signature
 
 
 def encode_function(model):

@@ -23,13 +23,14 @@ from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search import check_signature
 from keras_bahdanau_runtime.session import Providers, open_graph, run
-from keras_bahdanau_runtime.signature import SCORE, SCORE_FILE
+from keras_bahdanau_runtime.signature import SCORE, SCORE_FILE, SCORE_WITH_COPIES
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.text.unknown import warn_about_unknown
 from keras_bahdanau_runtime.translation import Outputs, ordered_map
 
 Pair = tuple[list[int], list[int]]  # ids of a source and of its target
+_OF_SOURCE_TOKENS = ("alignments", "copied")  # outputs with a number for each source token
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,9 @@ class TargetScore:
         source_tokens: list of str. The same for the source.
         alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
             weights; `None` if they were not requested.
+        copied: float32 array of the same shape, the share of the probability of each token that was
+            copied from each source token; `None` for a model that does not copy, or without
+            `alignment`.
         error: str. With `on_error="keep"`, the reason why the pair was not scored; `total` is then
             NaN and the lists are empty. `None` for a scored pair.
     """
@@ -53,6 +57,7 @@ class TargetScore:
     tokens: list[str]
     source_tokens: list[str]
     alignment: NDArray[np.float32] | None = field(repr=False)
+    copied: NDArray[np.float32] | None = field(default=None, repr=False)
     error: str | None = None
 
 
@@ -92,7 +97,9 @@ class Scorer:
             )
         self._manifest, self._timeout = manifest, timeout
         self.session = open_graph(manifest, SCORE_FILE, providers, threads, megabytes)
-        check_signature(self.session, SCORE, manifest.folder / SCORE_FILE)
+        copies = manifest.signatures.get(SCORE_FILE) == SCORE_WITH_COPIES.to_json()
+        self._signature = SCORE_WITH_COPIES if copies else SCORE
+        check_signature(self.session, self._signature, manifest.folder / SCORE_FILE)
 
     @property
     def max_target_length(self) -> int | None:
@@ -109,12 +116,13 @@ class Scorer:
             source: As for `Translator.translate_ids`.
             target: Integer array of shape `(B, Ty)`, padded with 0 at the right. `EOS` is scored
                 where it is present.
-            alignments: bool. Whether to return the attention weights, by far the largest output.
+            alignments: bool. Whether to return the attention weights and what was copied, by far
+                the largest outputs.
 
         Returns:
             Dict of `"totals"` float32 `(B,)`, `"log_probs"` float32 `(B, Ty)`, `"lengths"` int32
-            `(B,)` and, if requested, `"alignments"` float32 `(B, Ty, Tx)`. Values after the end of
-            a target are zero.
+            `(B,)` and, if requested, `"alignments"` float32 `(B, Ty, Tx)` and, for a model that
+            copies, `"copied"` of the same shape. Values after the end of a target are zero.
 
         Raises:
             ValueError: As `Translator.translate_ids`, for both arrays; a target continues after
@@ -144,8 +152,8 @@ class Scorer:
                 f"hold nothing after the end of a sentence, {EOS}",
                 received=f"row {row}, {target[row]}",
             )
-        names = [tensor.name for tensor in SCORE.outputs]
-        names = [name for name in names if alignments or name != "alignments"]
+        names = [tensor.name for tensor in self._signature.outputs]
+        names = [name for name in names if alignments or name not in _OF_SOURCE_TOKENS]
         inputs = {"source": source, "target": target}
         is_large = max(source.size, target.size) > BATCH_TOKENS
         outputs = run(self.session, inputs, names, timeout=self._timeout, shrink=is_large)
@@ -153,7 +161,7 @@ class Scorer:
             "totals": target.shape[:1],
             "log_probs": target.shape,
             "lengths": target.shape[:1],
-            "alignments": (*target.shape, source.shape[1]),
+            **dict.fromkeys(_OF_SOURCE_TOKENS, (*target.shape, source.shape[1])),
         }
         shapes = {name: tuple(value.shape()) for name, value in outputs.items()}
         if shapes != {name: expected[name] for name in names}:
@@ -323,17 +331,20 @@ def decode_score(tokenizer: Tokenizer, outputs: Outputs, pair: Pair) -> TargetSc
         pair: The ids of source and target.
     """
     source, target = pair
-    alignment = outputs.get("alignments")
-    if alignment is not None:  # a view would keep the whole batch in memory
-        alignment = alignment[: len(target), : len(source)].copy()
+    # A view would keep the whole batch in memory.
+    alignment, copied = (
+        None if outputs.get(name) is None else outputs[name][: len(target), : len(source)].copy()
+        for name in _OF_SOURCE_TOKENS
+    )
     return TargetScore(
         total=float(outputs["totals"]),
         log_probs=outputs["log_probs"][: len(target)].copy(),
         tokens=tokenizer.target_decoder().tokens(target),
         source_tokens=tokenizer.source_decoder().tokens(source),
         alignment=alignment,
+        copied=copied,
     )
 
 
 def _failed(reason: str) -> TargetScore:
-    return TargetScore(math.nan, np.zeros(0, np.float32), [], [], None, reason)
+    return TargetScore(math.nan, np.zeros(0, np.float32), [], [], None, error=reason)

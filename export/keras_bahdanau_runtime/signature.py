@@ -103,6 +103,11 @@ SCORE = Signature(
         Tensor("alignments", "float32", ("batch", "target_length", "source_length")),
     ),
 )
+# Of a model that copies: the share of each token that was copied from each source token. Artifacts
+# written before have no such output.
+SCORE_WITH_COPIES = replace(
+    SCORE, outputs=(*SCORE.outputs, replace(SCORE.outputs[-1], name="copied"))
+)
 
 # Names of the settings of `SearchSettings`.
 SETTINGS = tuple(setting.name for setting in fields(SearchSettings))

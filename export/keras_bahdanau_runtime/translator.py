@@ -533,7 +533,8 @@ class Translator:
             batch_tokens: int. Largest number of ids of one side in one run, including padding; a
                 longer pair runs alone. `None` for no limit.
             progress: Called after each batch with the number of finished pairs.
-            alignments: bool. Whether to fetch the attention weights from the device.
+            alignments: bool. Whether to fetch the attention weights and what was copied from the
+                device.
             on_error: "raise"; or "keep" to return a `TargetScore` with an `error` for a pair with a
                 text that is blank, too long or not Unicode, or whose run fails.
 

@@ -35,13 +35,17 @@ class Copies(NamedTuple):
     is_same: Any
     memory: Any = ()
 
-    def among(self, candidates):
-        """Return the `Copies` with indices of candidate ids `(n,)`, ascending, in place of ids.
+    def among(self, candidates, vocabulary_size):
+        """Return the `Copies` with indices of candidate ids `(n,)` in place of ids.
 
         An id that is not a candidate cannot be copied.
         """
-        indices = ops.cast(ops.searchsorted(candidates, ops.reshape(self.ids, (-1,))), "int32")
-        indices = ops.minimum(ops.reshape(indices, ops.shape(self.ids)), candidates.shape[0] - 1)
+        size = candidates.shape[0]
+        # Not `searchsorted`, which ONNX does not have.
+        table = ops.scatter(
+            ops.expand_dims(candidates, 1), ops.arange(size, dtype="float32"), (vocabulary_size,)
+        )
+        indices = ops.minimum(ops.cast(ops.take(table, self.ids), "int32"), size - 1)
         is_candidate = ops.equal(ops.take(candidates, indices), self.ids)
         is_candidate = ops.logical_and(is_candidate, ops.not_equal(self.ids, PAD))
         is_same = ops.where(ops.expand_dims(is_candidate, 1), self.is_same, 0.0)
@@ -237,6 +241,18 @@ class PointerGenerator(SequenceLayer):
         """Return the attention weight of each id: `(B, Ty, Tx)` `m` at the positions of `ids`."""
         return ops.matmul(ops.cast(weights, self._dtype), copies.is_same)
 
+    def copied_part(self, features, weights, copies):
+        """Return the probability that is copied from each source token, `(B, Ty, Tx)`.
+
+            (1 - g) a_j / (g + (1 - g) sum_v m_v)
+
+        That of a source token that cannot be copied has no meaning.
+        """
+        gate = self.gate(features)
+        total = ops.sum(self.copied_mass(weights, copies), axis=-1, keepdims=True)
+        part = ops.sigmoid(-gate)
+        return part * ops.cast(weights, self._dtype) / (ops.sigmoid(gate) + part * total)
+
     def call(self, logits, features, weights, source):
         _check_call(logits, features, weights, source)
         if self.attention is not None:
@@ -274,6 +290,18 @@ class PointerGenerator(SequenceLayer):
     @classmethod
     def from_config(cls, config):
         return cls(**deserialized(config, "attention"))
+
+
+def copies_token(copies, tokens):
+    """Return whether each source token is the copied token, `(B, Ty, Tx)` bool.
+
+    Args:
+        copies: The `Copies` of the batch.
+        tokens: `(B, Ty)` int32 tensor of target ids.
+    """
+    ids = ops.expand_dims(copies.ids, 1)
+    is_first = ops.cast(ops.equal(ids, ops.expand_dims(tokens, -1)), copies.is_same.dtype)
+    return ops.matmul(is_first, ops.transpose(copies.is_same, (0, 2, 1))) > 0.0
 
 
 def copied_increase(logits, normalizer, gate, mass):

@@ -18,7 +18,7 @@ from keras_bahdanau.search.base import (
 )
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau.search.candidates import row_starts
-from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau.search.forced import Scores, score_targets
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.batch_sizes import BATCH_TOKENS
 from keras_bahdanau_runtime.calibration import Calibration, why_uncalibrated
@@ -138,6 +138,11 @@ class GenerationMixin:
     @property
     def copies_source(self):
         """Whether the model can copy source tokens."""
+        return False
+
+    @property
+    def scores_copies(self):
+        """Whether `score` returns what was copied: not for an ensemble."""
         return False
 
     def copied_ids(self, source):
@@ -499,12 +504,16 @@ class GenerationMixin:
             self._compiled_searches["score"] = compile_inference(self, self.forced_scores)
         padded = (pad(ids.tolist(), bucket=LENGTH_BUCKET) for ids in (source, target))
         scores = self._compiled_searches["score"](*padded)
-        scores = tree.map_structure(ops.convert_to_numpy, scores)
-        longest = int(scores.lengths.max())
-        return scores._replace(
-            log_probs=scores.log_probs[:, :longest],
-            alignments=scores.alignments[:, :longest, : source.shape[1]],
-        )
+        scores = {
+            name: ops.convert_to_numpy(values)
+            for name, values in scores._asdict().items()
+            if values is not None
+        }
+        longest = int(scores["lengths"].max())
+        scores["log_probs"] = scores["log_probs"][:, :longest]
+        for name in {"alignments", "copied"} & scores.keys():
+            scores[name] = scores[name][:, :longest, : source.shape[1]]
+        return Scores(**scores)
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
         """Write an artifact folder that runs without Keras, and return `None`, as in Keras.

@@ -14,7 +14,7 @@ from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge, StateBridge
-from keras_bahdanau.layers.copying import WORD_LOGIT, Copied, PointerGenerator, copied_increase
+from keras_bahdanau.layers.copying import WORD_LOGIT, Copied, PointerGenerator, copies_token
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.dtype_policies import check_policy, computing_in
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
@@ -31,7 +31,8 @@ from keras_bahdanau.layers.sublayers import (
 )
 from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
-from keras_bahdanau.models.generation import GenerationMixin, compile_inference
+from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
@@ -39,6 +40,8 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
 # not an attribute of the model, because the replicas of TensorFlow are threads that share it.
 _model_without_logits: ContextVar[object] = ContextVar("model_without_logits", default=None)
+
+_TINY = 1e-30  # probability; a smaller one would have a share of 0 / 0
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -453,55 +456,6 @@ class Seq2Seq(GenerationMixin, keras.Model):
             weights = self.copy.attend(outputs, copies)
         return outputs, weights, copies
 
-    def copied_shares(self, source, target):
-        """Return the probability that each token of given targets was copied from the source.
-
-            (1 - g) m_y / p(y)                                  (see `PointerGenerator`)
-
-        Args:
-            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
-            target: `(B, Ty)` int array or list of `B` lists.
-
-        Returns:
-            `(B, Ty)` float32 NumPy array, 0 at padding.
-
-        Raises:
-            ValueError: If the model does not copy, or for the errors of `score`.
-
-        Example:
-
-        ```python
-        outputs = model.generate(source, search=BeamSearch(5))
-        shares = model.copied_shares(source, outputs.tokens[:, 0])
-        alignments = outputs.alignments[:, 0] * shares[:, :, None]  # of what was copied
-        ```
-        """
-        if self.copy is None:
-            raise ValueError(
-                "`copied_shares` needs a model that copies; write RNNSearch(..., copy=True). "
-                f"Received: {self!r} with copy=None"
-            )
-        source, target = self.checked_pairs(source, target)
-        if not self.built:
-            self.build()
-
-        def shares(source, target):
-            first = ops.full((ops.shape(target)[0], 1), BOS, dtype="int32")
-            inputs = {"source": source, "target": ops.concatenate([first, target[:, :-1]], axis=1)}
-            outputs, weights, copies = self._outputs(inputs, training=False)
-            log_probs = ops.log_softmax(self._logits(outputs), axis=-1)
-            log_probs = ops.take_along_axis(log_probs, ops.expand_dims(target, -1), axis=-1)
-            is_target = ops.equal(ops.expand_dims(copies.ids, 1), ops.expand_dims(target, -1))
-            mass = ops.where(is_target, self.copy.copied_mass(weights, copies), 0.0)
-            mass = ops.sum(mass, axis=-1, keepdims=True)
-            increase = copied_increase(log_probs, 0.0, self.copy.gate(outputs), mass)
-            shares = ops.where(ops.equal(target, PAD), 0.0, -ops.expm1(-ops.squeeze(increase, -1)))
-            return ops.cast(shares, "float32")
-
-        if "copied_shares" not in self._compiled_searches:
-            self._compiled_searches["copied_shares"] = compile_inference(self, shares)
-        return ops.convert_to_numpy(self._compiled_searches["copied_shares"](source, target))
-
     def _own_tokens(self, is_own, uniform):
         """Return the decoder's `feedback`, which replaces true tokens by those of the model."""
 
@@ -557,12 +511,25 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """Whether the model can copy source tokens."""
         return self.copy is not None
 
+    scores_copies = copies_source
+
     def copied_ids(self, source):
         """Return the target ids `(B, Tx)` that can be copied; see `GenerationMixin.copied_ids`."""
         return None if self.copy is None else self.copy.ids_of(source)
 
     def step(self, tokens, state, memory, candidates=None):
         """Return logits, state and weights of one step; see `GenerationMixin.step`."""
+        logits, state, weights, _ = self._copying_step(tokens, state, memory, candidates)
+        return logits, state, weights
+
+    def _copying_step(self, tokens, state, memory, candidates=None):
+        """As `step`.
+
+        Returns:
+            Logits, state and weights, and with `copy` the copied part of the probabilities, else
+            `None`: a function without arguments that returns `(R, Tx)`, see
+            `PointerGenerator.copied_part`.
+        """
         memory, copies = (memory, None) if self.copy is None else memory
         outputs, state, weights = self.decoder.step(
             self._embed(self.target_embedding, tokens), state, memory
@@ -572,18 +539,47 @@ class Seq2Seq(GenerationMixin, keras.Model):
         else:
             logits = self._candidate_logits(candidates, outputs)
             if copies is not None:
-                copies = copies.among(candidates)
-        if copies is not None:
-            batch = ops.shape(copies.ids)[0]
-            grouped, features, copied = (
-                ops.reshape(rows, (batch, -1, *ops.shape(rows)[1:]))
-                for rows in (logits, outputs, weights)
-            )
-            if self.copy.attention is not None:
-                copied = self.copy.attend(features, copies)
-            mixed = self.copy.mix(grouped, features, copied, copies)
-            logits = ops.reshape(mixed, ops.shape(logits))
-        return logits, state, weights
+                copies = copies.among(candidates, self.target_vocabulary_size)
+        if copies is None:
+            return logits, state, weights, None
+        batch = ops.shape(copies.ids)[0]
+        grouped, features, copied = (
+            ops.reshape(rows, (batch, -1, *ops.shape(rows)[1:]))
+            for rows in (logits, outputs, weights)
+        )
+        if self.copy.attention is not None:
+            copied = self.copy.attend(features, copies)
+        mixed = self.copy.mix(grouped, features, copied, copies)
+
+        def copied_part():
+            part = self.copy.copied_part(features, copied, copies)
+            return ops.reshape(ops.cast(part, "float32"), ops.shape(weights))
+
+        return ops.reshape(mixed, ops.shape(logits)), state, weights, copied_part
+
+    def forced_scores(self, source, target):
+        """Score given targets; see `GenerationMixin.forced_scores`.
+
+        With `copy`, `copied` is the quotient of the probability that was copied from a source
+        token and that of the target token.
+        """
+        if self.copy is None:
+            return super().forced_scores(source, target)
+        memory, state, _ = self.start(source)
+        (batch, length), target = ops.shape(source), ops.cast(target, "int32")
+
+        def step(tokens, state):
+            logits, state, weights, copied_part = self._copying_step(tokens, state, memory)
+            weights = ops.concatenate([ops.cast(weights, "float32"), copied_part()], axis=-1)
+            return logits, state, weights
+
+        first = ops.full((batch,), BOS, dtype="int32")
+        scores = score_targets(step, state, first, target, 2 * length)
+        weights, copied = scores.alignments[..., :length], scores.alignments[..., length:]
+        _, copies = memory
+        probabilities = ops.maximum(ops.exp(ops.expand_dims(scores.log_probs, -1)), _TINY)
+        copied = ops.where(copies_token(copies, target), copied / probabilities, 0.0)
+        return scores._replace(alignments=weights, copied=copied)
 
     @property
     def _copied_words(self):

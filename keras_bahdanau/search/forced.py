@@ -17,12 +17,15 @@ class Scores(NamedTuple):
         log_probs: `(B, T)` float32 log-probability of each of its tokens; zero after its length.
         lengths: `(B,)` int32 number of tokens.
         alignments: `(B, T, Tx)` float32 attention weights; zero after the length.
+        copied: `(B, T, Tx)` float32 share of the probability of each token that was copied from
+            each source token; `None` for a model that does not copy.
     """
 
     totals: Any
     log_probs: Any
     lengths: Any
     alignments: Any
+    copied: Any = None
 
 
 def score_targets(step, state, start, target, memory_length):

@@ -5,7 +5,7 @@ import re
 
 import click.testing
 import pytest
-from copy_artifact import COPY_SCORE, make
+from copy_artifact import COPY_SCORE, make, make_copying
 
 from keras_bahdanau_cli.app import app
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -67,6 +67,18 @@ def test_one_column_is_narrower_and_higher_than_two(drawn):
         sizes.append([float(number) for number in box.split()[2:]])
     (narrow, high), (wide, low) = sizes
     assert narrow < wide and high > low
+
+
+def test_draws_what_was_copied(tmp_path):
+    artifact = make_copying(tmp_path / "copying")
+    for name, text in (("a.html", "0.5"), ("a.svg", "<!-- copied share -->")):
+        result = align(artifact, "--draw", "--copied", "a man", "-o", tmp_path / name)
+        assert (result.exit_code, result.stdout) == (0, "a man\n"), result.output
+        assert text in (tmp_path / name).read_text("utf-8")
+    plain = make(tmp_path / "plain", score=COPY_SCORE)
+    error = align(plain, "--draw", "--copied", "a man", "-o", tmp_path / "b.html").exception
+    assert "`copied` must be used with an artifact of a model that copies" in str(error)
+    assert not (tmp_path / "b.html").exists()
 
 
 def test_writes_a_web_page(drawn):

@@ -217,10 +217,11 @@ def policy_configs(config):
             yield from policy_configs(part)
 
 
-def test_copied_shares_are_the_part_of_the_probability_without_the_output_layer():
+def test_scores_have_the_share_of_each_probability_that_was_copied_from_each_source_token():
     model, _ = trained("copying")
     target = np.array([[6, 10, 5, 3], [4, 11, 3, 0]], "int32")
-    shares = model.copied_shares(SOURCE[:2], target)
+    scores = model.score(SOURCE[:2], target)
+    shares = scores.copied.sum(axis=-1)
     inputs = {"source": SOURCE[:2], "target": np.insert(target[:, :-1], 0, BOS, axis=1)}
     mixed = np.exp(log_softmax(model(inputs, training=False)))
     bias = model.copy.gate_layer.bias

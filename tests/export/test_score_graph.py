@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +12,7 @@ from models import TEXTS
 from small_artifact import write_artifact
 
 from keras_bahdanau import BeamSearch, GreedySearch
+from keras_bahdanau.layers import PointerGenerator
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.graph import shared_weights
 from keras_bahdanau_export.graph.passes import editing
@@ -29,6 +31,9 @@ TARGETS = ["ein Mann", "zwei Hunde", "ein Hund"]
 
 def assert_scores_of(model, outputs):
     expected = model.score(SOURCE, TARGET)._asdict()
+    if not model.scores_copies:
+        assert expected.pop("copied") is None
+    assert outputs.keys() == expected.keys()
     assert np.abs(expected["totals"]).min() > 1
     for name, array in expected.items():
         np.testing.assert_allclose(outputs[name], array, rtol=1e-5, atol=1e-5)
@@ -74,9 +79,11 @@ def test_the_saved_model_scores_as_keras_does(artifact, model):
 
 @pytest.fixture(scope="module")
 def wide_model(model):
-    """A model whose weights are larger than its nodes."""
+    """A model that copies, and whose weights are larger than its nodes."""
     sizes = {"units": 64, "embedding_dim": 64, "attention_units": 64, "maxout_units": 64}
-    wide = type(model).from_config({**model.get_config(), **sizes})
+    copy = PointerGenerator([min(i, 20) for i in range(model.source_vocabulary_size)])
+    serialize = keras.saving.serialize_keras_object
+    wide = type(model).from_config({**model.get_config(), **sizes, "copy": serialize(copy)})
     wide.build()
     return wide
 

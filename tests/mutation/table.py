@@ -363,6 +363,20 @@ MUTATIONS = (
         "library/layers/test_copying.py",
     ),
     Mutation(
+        "copied-shares-ignore-tokens-that-cannot-be-copied",
+        "keras_bahdanau:PointerGenerator.copied_part",
+        "part * total",
+        "part",
+        "library/layers/test_copying.py",
+    ),
+    Mutation(
+        "a-repeated-source-token-is-not-copied",
+        "keras_bahdanau:copies_token",
+        "ops.transpose(copies.is_same, (0, 2, 1))",
+        "ops.eye(ops.shape(ids)[2])",
+        "library/layers/test_copying.py",
+    ),
+    Mutation(
         "a-shortlist-forgets-copied-ids",
         "keras_bahdanau:Copies.among",
         "ops.where(is_candidate, indices, PAD)",

@@ -46,7 +46,7 @@ def score(sources, targets):
         total = TABLE.get(source, {}).get(target)
         error = "no such pair" if total is None else None
         tokens = [*target, "</s>"] if error is None else []
-        scores.append(TargetScore(total or math.nan, np.zeros(0), tokens, [], None, error))
+        scores.append(TargetScore(total or math.nan, np.zeros(0), tokens, [], None, error=error))
     return scores
 
 

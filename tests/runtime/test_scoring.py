@@ -5,7 +5,7 @@ import math
 import numpy as np
 import onnx
 import pytest
-from copy_artifact import COPY_SCORE, TOKENIZER, external_score, make
+from copy_artifact import COPY_SCORE, TOKENIZER, external_score, make, make_copying
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError, UnsupportedArtifactError
@@ -53,6 +53,15 @@ def test_batches_may_run_in_parallel_and_alignments_be_left_out(artifact):
     scores = parallel.score(SOURCES, TARGETS, batch_size=1, alignments=False)
     assert [score.total for score in scores] == [-sum(target_ids(text)) / 8 for text in TARGETS]
     assert all(score.alignment is None for score in scores)
+
+
+def test_scores_of_a_model_that_copies_have_the_copied_share_of_each_token(tmp_path, translator):
+    copying = Translator(make_copying(tmp_path / "copying"), threads=1)
+    for score in copying.score(SOURCES, TARGETS):
+        np.testing.assert_array_equal(score.copied, 0.5 * score.alignment)
+        assert score.copied.base is None
+    assert copying.score(SOURCES, TARGETS, alignments=False)[0].copied is None
+    assert translator.score(SOURCES, TARGETS)[0].copied is None
 
 
 def test_no_pairs_have_no_scores(translator):

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from keras_bahdanau_runtime.artifact import publish, write_manifest
-from keras_bahdanau_runtime.signature import OPTIONS, TRANSLATE
+from keras_bahdanau_runtime.signature import OPTIONS, SCORE_WITH_COPIES, TRANSLATE
 
 
 def copy_graph(name="source", second_score="Log (nothing)", cut=0):
@@ -206,6 +206,18 @@ score (int32[batch, source_length] source, int32[batch, target_length] target) =
     alignments = Expand (diagonal, full)
 }
 """
+
+
+def make_copying(path, **options):
+    """Write an artifact whose graph of scores says that half of each token was copied."""
+    output = "float[batch, target_length, source_length]"
+    score = COPY_SCORE.replace(f"{output} alignments)", f"{output} alignments, {output} copied)")
+    score = score.replace(
+        "    alignments = Expand",
+        "    half = Constant <value_float = 0.5> ()\n    alignments = Expand",
+    ).replace("}\n", "    copied = Mul (alignments, half)\n}\n")
+    signatures = {"model.onnx": TRANSLATE.to_json(), "score.onnx": SCORE_WITH_COPIES.to_json()}
+    return make(path, score=score, signatures=signatures, **options)
 
 
 def external_score(location, offset=0, length=4):

@@ -63,6 +63,7 @@ def plot_alignments(
     titles: Sequence[str] | None = None,
     style: str = "light",
     columns: int = 4,
+    scale: str = "attention weight",
 ) -> Any:
     """Draw several alignments side by side, with cells of the same size.
 
@@ -75,6 +76,7 @@ def plot_alignments(
         style: "light" draws weights dark on white, with lines between the cells and a scale;
             "paper" draws them like figure 3 of the paper, from black for 0 to white for 1.
         columns: Largest number of sentences in a row.
+        scale: Label of the scale.
 
     Returns:
         The matplotlib figure.
@@ -109,9 +111,7 @@ def plot_alignments(
             axes.set_title(printable(titles[number]), fontsize=10, family=families, pad=10)
         all_axes.append(axes)
     sizes = [(_CELL * len(sources), _CELL * len(targets)) for _, sources, targets in panels]
-    arrange_and_save(
-        figure, all_axes, sizes, columns, "attention weight" if style == "light" else None, path
-    )
+    arrange_and_save(figure, all_axes, sizes, columns, scale if style == "light" else None, path)
     return figure
 
 

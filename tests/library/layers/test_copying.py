@@ -14,6 +14,7 @@ from layer_checks import (
 
 from keras_bahdanau import LuongAttention, RNNSearch
 from keras_bahdanau.layers import PointerGenerator, ScheduledSampling
+from keras_bahdanau.layers.copying import copies_token
 
 SOURCE = np.array([[5, 7, 5, 6, 3]], "int32")
 IDS = [0, 0, 0, 0, 6, 5, 4, 5]
@@ -47,6 +48,20 @@ def test_attention_to_padding_and_special_tokens_is_not_copied(rng):
     log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     mixed = layer(logits, features, weights, np.array([[0, 1, 2, 3, 0]], "int32"))
     assert_close(keras.ops.log_softmax(mixed), log_probs, 1e-6)
+
+
+def test_the_copied_part_is_that_of_each_position_of_a_normalized_distribution():
+    layer = PointerGenerator(IDS, bias_initializer=keras.initializers.Constant(np.log(3.0)))
+    layer.build((1, 1, 7), (1, 1, 4))
+    copies, features = layer.copies(SOURCE), np.zeros((1, 1, 4))
+    weights = np.array([[[0.1, 0.2, 0.3, 0.15, 0.25]]])
+    # The gate is 0.75. The last token has no target id, so 0.75 + 0.25 * 0.75 is left.
+    expected = 0.25 * weights / (0.75 + 0.25 * 0.75)
+    assert_close(layer.copied_part(features, weights, copies), expected, 1e-6)
+    # The target ids of 5, 7, 5 and 6 are 5, 5, 5 and 4.
+    is_copied = numpy(copies_token(copies, keras.ops.array([[5, 4, 0]])))
+    expected = [[True, True, True, False, False], [False, False, False, True, False], [False] * 5]
+    assert is_copied.tolist() == [expected]
 
 
 def test_words_without_an_id_are_not_copied():

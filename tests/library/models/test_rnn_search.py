@@ -330,7 +330,5 @@ def test_a_model_from_a_tokenizer_copies_words_that_it_does_not_know():
     words = translation.text.split()
     assert len(words) == 3 and set(words) <= {"Rex", "to", "Ada"}
     # The numbered words of the source are `Rex`, `to`, which the target lacks, and `Ada`.
-    shares = model.copied_shares([tokenizer.encode_source("Rex to Ada")], [[5, 6, 7]])
-    np.testing.assert_allclose(shares, [[1.0, 1.0, 1.0]], atol=1e-6)
-    with pytest.raises(ValueError, match="`copied_shares` needs a model that copies"):
-        RNNSearch.from_tokenizer(tokenizer, **sizes).copied_shares([[4]], [[5]])
+    scores = model.score([tokenizer.encode_source("Rex to Ada")], [[5, 6, 7]])
+    np.testing.assert_allclose(scores.copied[0, :, :3], np.eye(3), atol=1e-5)  # of logits of 100
