@@ -19,6 +19,7 @@ from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.copying import PointerGenerator
 from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
+from keras_bahdanau.layers.normalization import WindowNormalization
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 
@@ -46,4 +47,5 @@ __all__ = [
     "ScheduledSampling",
     "ScoredAttention",
     "StateBridge",
+    "WindowNormalization",
 ]

@@ -20,7 +20,7 @@ from keras_bahdanau_runtime.errors import argument_error
 class ClosedLoop(SequenceLayer):
     """Decoder whose inputs are its own outputs. `AttentiveDecoder.unroll` creates and calls it.
 
-        x_1 = first        x_{i+1} = next_input(o_i)
+        x_1 = [first ; known_1]        x_{i+1} = [next_input(o_i) ; known_{i+1}]
 
     Gradients flow through all steps. The decoder is shared: it can also be trained on true inputs,
     in the same model or before. `next_input` runs inside of a traced loop, so it must not draw
@@ -40,6 +40,8 @@ class ClosedLoop(SequenceLayer):
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; a list for
             `MultiSourceAttention`.
         initial_state: First states of the cell, as in a call of the decoder.
+        known_inputs: `(B, steps, K)` float tensor, or `None`. What is known of each step in
+            advance, such as its hour and its weekday.
 
     Output shape:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
@@ -47,7 +49,7 @@ class ClosedLoop(SequenceLayer):
     Raises:
         ValueError: If `decoder` is not an `AttentiveDecoder`, `steps` is not a positive int,
             `next_input` is not a layer, or its output is not as wide as `first`, which is checked
-            when the layer is built.
+            when the layer is built, or `known_inputs` has another shape.
 
     Example:
 
@@ -78,11 +80,11 @@ class ClosedLoop(SequenceLayer):
         self.next_input = next_input
         self.supports_masking = True
 
-    def build(self, first_shape, annotations_shape):
+    def build(self, first_shape, annotations_shape, known_inputs_shape=None):
         check_shape("first", tuple(first_shape), "batch width", note=", the input of one step")
         check_widths(first=first_shape)
         batch, width = first_shape
-        inputs = (batch, self.steps, width)
+        inputs = (batch, self.steps, width + self._known_width(known_inputs_shape))
         build_sublayer(self.decoder, inputs, annotations_shape)
         output = self.decoder.compute_output_shape(inputs, annotations_shape)[-1]
         next_width = output
@@ -98,16 +100,41 @@ class ClosedLoop(SequenceLayer):
                 received=f"{self.next_input!r}, which returns width {next_width}",
             )
 
-    def call(self, first, annotations, annotations_mask=None, initial_state=None, training=None):
+    def _known_width(self, shape):
+        """Return the width of `known_inputs`, 0 if it is `None`, after a check of its shape."""
+        if shape is None:
+            return 0
+        check_shape("known_inputs", tuple(shape), "batch steps width", steps=self.steps)
+        check_widths(known_inputs=shape)
+        return shape[-1]
+
+    def call(
+        self,
+        first,
+        annotations,
+        annotations_mask=None,
+        initial_state=None,
+        known_inputs=None,
+        training=None,
+    ):
+        width = first.shape[-1]
+        inputs = ops.repeat(ops.expand_dims(first, 1), self.steps, axis=1)
+        if known_inputs is not None:
+            self._known_width(known_inputs.shape)
+            inputs = ops.concatenate([inputs, ops.cast(known_inputs, inputs.dtype)], axis=-1)
+
         def feedback(t, x, output):
             has_output = t > 0
             # Some layers have no finite gradient at the zero output before the first step.
             output = ops.where(has_output, output, ops.ones_like(output))
             next_x = output if self.next_input is None else call_rows(self.next_input, output)
-            return ops.where(has_output, ops.cast(next_x, x.dtype), x)
+            next_x = ops.where(has_output, ops.cast(next_x, x.dtype), x[:, :width])
+            if known_inputs is None:
+                return next_x
+            return ops.concatenate([next_x, x[:, width:]], axis=-1)
 
         outputs, weights = self.decoder(
-            ops.repeat(ops.expand_dims(first, 1), self.steps, axis=1),
+            inputs,
             annotations,
             annotations_mask=annotations_mask,
             initial_state=initial_state,
@@ -122,9 +149,17 @@ class ClosedLoop(SequenceLayer):
         return None
 
     def compute_output_spec(
-        self, first, annotations, annotations_mask=None, initial_state=None, training=None
+        self,
+        first,
+        annotations,
+        annotations_mask=None,
+        initial_state=None,
+        known_inputs=None,
+        training=None,
     ):
-        inputs = keras.KerasTensor((first.shape[0], self.steps, first.shape[-1]), first.dtype)
+        known_shape = None if known_inputs is None else known_inputs.shape
+        width = first.shape[-1] + self._known_width(known_shape)
+        inputs = keras.KerasTensor((first.shape[0], self.steps, width), first.dtype)
         outputs, weights = self.decoder.compute_output_spec(
             inputs, annotations, initial_state=initial_state, return_attention_scores=True
         )

@@ -289,7 +289,8 @@ class AttentiveDecoder(SequenceLayer):
             next_input: Keras layer from an output `(B, R)` to the next input `(B, M)`; if `None`,
                 the output is the next input.
             name: Name of the layer.
-            **arguments: `annotations_mask`, `initial_state` and `training`, as in a call.
+            **arguments: `annotations_mask`, `initial_state` and `training`, as in a call;
+                `known_inputs`, a `(B, steps, K)` tensor that steps read after the last output.
 
         Returns:
             `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.

@@ -40,6 +40,7 @@ from keras_bahdanau.layers import (
     ScheduledSampling,
     ScoredAttention,
     StateBridge,
+    WindowNormalization,
 )
 from keras_bahdanau.search import Decode
 
@@ -137,6 +138,10 @@ CASES = {
     "ResidualCell": cell(lambda **a: ResidualCell(keras.layers.GRUCell(6), **a)),
     "ScheduledSampling": Case(
         lambda **a: ScheduledSampling(**a), (2, 5), ("bool", "float32"), input_dtype="int32"
+    ),
+    "WindowNormalization": Case(
+        lambda **a: WindowNormalization(**a),
+        {"series_shape": (2, 3, 6), "window_shape": SEQUENCE},
     ),
 }
 # Keras's test does not accept a list as one input.

@@ -28,7 +28,12 @@ from layer_checks import (
 )
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
-from keras_bahdanau.layers import AttentionPooling, ClosedLoop, PointerGenerator
+from keras_bahdanau.layers import (
+    AttentionPooling,
+    ClosedLoop,
+    PointerGenerator,
+    WindowNormalization,
+)
 
 
 class Case(NamedTuple):
@@ -87,21 +92,23 @@ def decoder_case(form, rng):
 
 def closed_loop_case(rng):
     decoder = decoders.random_decoder(rng, attention="location", input_feeding=True)
-    steps, mask = decoders.TY, decoders.MASK
-    loop = ClosedLoop(decoder, steps, keras.layers.Dense(decoders.M))
-    loop.build((decoders.B, decoders.M), (decoders.B, decoders.TX, decoders.D))
+    steps, mask, width = decoders.TY, decoders.MASK, decoders.M - 1
+    known = array(rng, decoders.B, steps, 1)
+    loop = ClosedLoop(decoder, steps, keras.layers.Dense(width))
+    loop.build((decoders.B, width), (decoders.B, decoders.TX, decoders.D), known.shape)
     randomize(loop.next_input, rng)
     inputs, annotations, states = decoders.random_inputs(rng, decoder)
     count = len(decoder.trainable_variables)
 
     def expected(arrays, weights):
         first, annotations = arrays
+        parts = weights[count:], weights[:count]
         return decoders.reference_closed_loop(
-            decoder, first, annotations, mask, states, weights[count:], weights[:count]
+            decoder, first, annotations, mask, states, *parts, known
         )
 
-    arguments = dict(annotations_mask=mask, initial_state=states)
-    return Case(loop, [inputs[:, 0], annotations], arguments, expected, {1: mask})
+    arguments = dict(annotations_mask=mask, initial_state=states, known_inputs=known)
+    return Case(loop, [inputs[:, 0, :width], annotations], arguments, expected, {1: mask})
 
 
 def encoder_case(form, rng):
@@ -145,6 +152,22 @@ def pooling_case(rng):
 
     arguments = dict(mask=mask, return_attention_scores=True)
     return Case(pooling, [values], arguments, expected, {0: mask})
+
+
+def normalization_case(rng):
+    layer, lengths = WindowNormalization("last"), [5, 3]
+    arrays = [array(rng, 2, 3, 4), array(rng, 2, 5, 4)]
+    layer.build(*[part.shape for part in arrays])
+
+    def expected(arrays, weights):
+        rows = []
+        for series, window, length in zip(*arrays, lengths, strict=True):
+            kept = window[:length]
+            rows.append((series - kept[-1]) / np.sqrt(kept.var(axis=0) + layer.epsilon))
+        return (np.array(rows),)
+
+    mask = right_mask(lengths, 5)
+    return Case(layer, arrays, dict(window_mask=mask), expected, {1: mask})
 
 
 class MixedLogProbs(keras.layers.Layer):
@@ -205,6 +228,7 @@ CASES = {
     **{f"encoder-{name}": partial(encoder_case, name) for name in encoders.FORMS},
     **{f"readout-{name}": partial(readout_case, name) for name in ("maxout", "tanh")},
     "pooling": pooling_case,
+    "normalization": normalization_case,
     "copying": partial(copying_case, COPIED_SOURCE, COPIED_IDS[COPIED_SOURCE], 0, COPIED_IDS),
     "copying-words": partial(copying_case, WORD_SOURCE, TARGETS_OF_WORDS, 2, WORD_IDS),
 }

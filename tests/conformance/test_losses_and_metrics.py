@@ -10,7 +10,7 @@ from projections import VOCABULARY, projection_by_hand, random_projection
 from reference import alignment_losses, token_losses
 
 from keras_bahdanau import Perplexity, TokenAccuracy, TokenCrossentropy
-from keras_bahdanau.losses import AlignmentCrossentropy
+from keras_bahdanau.losses import AlignmentCrossentropy, QuantileLoss
 from keras_bahdanau_runtime.ids import PAD
 
 LABELS = np.array([[3, 1, PAD], [2, PAD, PAD]])
@@ -54,6 +54,16 @@ def test_the_alignment_loss_and_its_gradient_are_those_of_the_cross_entropy(rng)
     assert_close(loss, alignment_losses(links, weights).sum() / aligned.sum())
     shares = links / np.maximum(links.sum(axis=-1, keepdims=True), 1)
     np.testing.assert_allclose(slope, -shares / weights / aligned.sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_quantile_loss_and_its_gradient_count_values_above_and_below(rng):
+    quantiles, values = np.array([0.1, 0.5, 0.8]), array(rng, 2, 4)
+    predictions = array(rng, 2, 4, 3)
+    loss, slope = loss_and_slope(QuantileLoss(list(quantiles)), values, predictions)
+    errors = values[..., None] - predictions
+    shares = np.where(errors > 0, quantiles, quantiles - 1)
+    assert_close(loss, (shares * errors).mean())
+    assert_close(slope, -shares / errors.size)
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,27 @@ MUTATIONS = (
         "library/layers/test_closed_loop.py",
     ),
     Mutation(
+        "closed-loop-loses-known-values",
+        "keras_bahdanau:ClosedLoop.call.feedback",
+        "x[:, width:]",
+        "ops.zeros_like(x[:, width:])",
+        "library/layers/test_closed_loop.py",
+    ),
+    Mutation(
+        "padding-is-the-level-of-a-window",
+        "keras_bahdanau:WindowNormalization._center_and_scale",
+        "last_kept_step(window, mask)",
+        "window[:, -1]",
+        "library/layers/test_normalization.py",
+    ),
+    Mutation(
+        "quantiles-below-the-value-cost-nothing",
+        "keras_bahdanau:QuantileLoss.call",
+        "(quantiles - 1.0) * errors",
+        "0.0 * errors",
+        "library/losses/test_quantile_loss.py",
+    ),
+    Mutation(
         "decoder-changes-its-state-at-masked-steps",
         "keras_bahdanau:AttentiveDecoder._loop.masked_step",
         "select_rows(ops.take(mask, t, axis=1), after, state)",

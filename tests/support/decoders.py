@@ -279,13 +279,18 @@ def step_by_step(decoder, inputs, memory, states):
     return np.stack(outputs, 1), np.stack(weights, 1)
 
 
-def reference_closed_loop(decoder, first, annotations, mask, states, dense, weights=None):
-    """Outputs and weights where `dense` (kernel, bias) of an output is the next input."""
+def reference_closed_loop(
+    decoder, first, annotations, mask, states, dense, weights=None, known=None
+):
+    """Outputs and weights where `dense` (kernel, bias) of an output and `known` are the input."""
     kernel, bias = dense
-    inputs = np.asarray(first, "float64")[:, None]
-    for _ in range(TY):
+    fed_back = np.asarray(first, "float64")[:, None]
+    for step in range(TY):
+        inputs = fed_back
+        if known is not None:
+            inputs = np.concatenate([fed_back, known[:, : step + 1]], axis=-1)
         expected = reference_decoder(decoder, inputs, annotations, mask, states, weights)
-        inputs = np.concatenate([inputs, expected[0][:, -1:] @ kernel + bias], axis=1)
+        fed_back = np.concatenate([fed_back, expected[0][:, -1:] @ kernel + bias], axis=1)
     return expected
 
 

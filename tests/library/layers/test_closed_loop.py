@@ -48,6 +48,19 @@ def test_without_a_layer_the_output_is_the_next_input(rng):
     assert_close(actual, by_steps(loop, first, annotations, lambda x: x), 1e-6)
 
 
+def test_known_values_are_read_after_the_last_output(rng):
+    loop, (_, annotations) = decoder(), data(rng)
+    first, known = array(rng, B, R), array(rng, B, STEPS, 2)
+    loop.build((B, STEPS, R + 2), (B, TX, D))
+    values = iter([*np.moveaxis(known, 1, 0), known[:, 0]])
+
+    def with_known(output):
+        return np.concatenate([numpy(output), next(values)], axis=-1)
+
+    expected = by_steps(loop, with_known(first), annotations, with_known)
+    assert_close(loop.unroll(first, annotations, STEPS, known_inputs=known), expected, 1e-6)
+
+
 def test_gradients_are_finite_if_the_layer_has_no_gradient_at_zero(rng):
     scale = keras.layers.UnitNormalization()
     loop, (_, annotations) = ClosedLoop(decoder(), STEPS, scale), data(rng)
@@ -150,6 +163,17 @@ def test_the_input_and_the_next_input_must_have_the_same_width(shape, next_input
     symbols = keras.Input(shape[1:]), keras.Input((None, D))
     with pytest.raises(ValueError, match=message):
         decoder().unroll(*symbols, STEPS, next_input)
+
+
+@pytest.mark.parametrize("shape", [(B, STEPS - 1, 2), (B, 2)])
+def test_known_values_must_cover_every_step(shape):
+    first, annotations = np.zeros((B, R), "float32"), np.zeros((B, TX, D), "float32")
+    message = rf"`known_inputs` must be \(batch, {STEPS}, width\)\. Received: shape "
+    with pytest.raises(ValueError, match=message):
+        decoder().unroll(first, annotations, STEPS, known_inputs=np.zeros(shape, "float32"))
+    symbols = keras.Input((R,)), keras.Input((None, D))
+    with pytest.raises(ValueError, match=message):
+        decoder().unroll(*symbols, STEPS, known_inputs=keras.Input(shape[1:]))
 
 
 @pytest.mark.parametrize(
