@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 
-def parse_options(name, doc, arguments=None, exports=True):
+def parse_options(name, doc, arguments=None, exports=True, data=None):
     """Parse the options of an example and seed Keras.
 
     Args:
@@ -15,6 +15,7 @@ def parse_options(name, doc, arguments=None, exports=True):
         doc: Help text.
         arguments: List of strings; `None` reads `sys.argv`.
         exports: Whether the example has an `--export` option.
+        data: Help text of the argument `data`, a path; `None` if the example generates its data.
 
     Returns:
         The parsed options: `quick`, `export`, `seed`, the folder `output`, which is created, and
@@ -24,6 +25,8 @@ def parse_options(name, doc, arguments=None, exports=True):
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    if data is not None:
+        parser.add_argument("data", type=Path, help=data)
     parser.add_argument(
         "--quick", action="store_true", help="train a tiny model; no margin check, no export"
     )

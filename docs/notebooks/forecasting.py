@@ -12,8 +12,10 @@
 # outputs. Each series repeats its own shape with a slowly changing period, so the values of one
 # period earlier help. The attention learns to find them.
 #
-# It needs `pip install "keras-bahdanau[jax,plot]"` and takes less than a minute on two cores. The
-# gallery has a longer run with three seeds.
+# The series are generated, so that the notebook needs no data. The gallery forecasts the loads of a
+# transformer station, with quantiles and known inputs.
+#
+# It needs `pip install "keras-bahdanau[jax,plot]"` and takes less than a minute on two cores.
 
 # %%
 import os

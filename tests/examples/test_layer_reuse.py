@@ -1,6 +1,7 @@
 """Quick runs of the examples that use one layer in their own models, and their data."""
 
 import importlib
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import keras
@@ -9,6 +10,8 @@ import pytest
 
 from examples.classification import classify, messages
 from examples.common import parse_options, require_margin
+from examples.forecasting import lstm
+from examples.forecasting.series import QUICK, Ridge, day_before, errors, read_series, windows
 from examples.hindi import translate
 from examples.hindi.phrases import FIXED, Phrase, grammar
 from examples.speech.log_mel import LogMel
@@ -24,6 +27,15 @@ EXAMPLES = {
 }
 
 
+def hourly_file(path, hours=20 * QUICK.month + QUICK.horizon):
+    """A CSV file of two variables with a cycle of a day, one as high again as the other."""
+    begin = datetime(2016, 7, 1)
+    cycle = np.sin(2 * np.pi * np.arange(hours) / 24)
+    lines = [f"{begin + timedelta(hours=n)},{x:.4f},{2 * x + 5:.4f}" for n, x in enumerate(cycle)]
+    path.write_text("\n".join(["date,OT,HUFL", *lines]), "utf-8")
+    return path
+
+
 def module(name, part):
     return importlib.import_module(f"examples.{name}.{part}")
 
@@ -32,7 +44,8 @@ def module(name, part):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_quick_run_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]
-    figures = module(name, script).main(["--quick", "--output", str(tmp_path)])
+    data = [str(hourly_file(tmp_path / "data.csv"))] if name == "forecasting" else []
+    figures = module(name, script).main([*data, "--quick", "--output", str(tmp_path)])
     assert len(figures) >= 2 and np.isfinite(list(figures.values())).all()
     assert (tmp_path / picture).stat().st_size > 1000
     assert keras.saving.load_model(tmp_path / "model.keras", compile=False).built
@@ -123,3 +136,42 @@ def test_training_validation_and_test_data_have_different_seeds(tmp_path):
     assert len({np.random.default_rng(seed).integers(1 << 60) for seed in seeds}) == 5
     assert validation.training == test.training
     assert test.export and not other.export
+
+
+def test_quick_comparison_of_lstms_measures_every_model_and_draws_weights(tmp_path):
+    data = hourly_file(tmp_path / "data.csv")
+    figures = lstm.main([str(data), "--quick", "--output", str(tmp_path)])
+    assert len(figures) == 1 + 2 * len(lstm.MODELS) and np.isfinite(list(figures.values())).all()
+    assert (tmp_path / "weights.png").stat().st_size > 1000
+
+
+def test_windows_of_the_parts_do_not_read_ahead_and_are_measured_inside_of_their_part(tmp_path):
+    series = read_series(hourly_file(tmp_path / "data.csv"), QUICK)
+    training = series.values[: 12 * QUICK.month]
+    np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(training.std(axis=0), 1, atol=1e-4)
+    hours = {part: windows(series, part, QUICK) for part in ("training", "validation", "test")}
+    counts = [len(part.past) for part in hours.values()]
+    # 12, 4 and 4 months of 48 hours. A window has 48 hours of past and a future of 12, in the test
+    # of at least 6.
+    assert counts == [12 * 48 - 48 - 12 + 1, 4 * 48 - 12 + 1, 4 * 48 - 6 + 1]
+    missing = 2 * (6 + 5 + 4 + 3 + 2 + 1)  # of two variables
+    assert [np.isnan(part.future).sum() for part in hours.values()] == [0, 0, missing]
+    first = hours["test"]
+    np.testing.assert_array_equal(first.past[0], series.values[15 * 48 : 16 * 48])
+    np.testing.assert_array_equal(first.future[0], series.values[16 * 48 : 16 * 48 + 12])
+    # 2016-07-01 was a Friday, and the test months begin 32 days later.
+    assert np.flatnonzero(first.future_calendar[0, 0]).tolist() == [0, 24 + (4 + 32) % 7]
+
+
+def test_forecasts_without_a_network_repeat_a_daily_cycle(tmp_path):
+    series = read_series(hourly_file(tmp_path / "data.csv"), QUICK)
+    training, unseen = (windows(series, part, QUICK) for part in ("training", "test"))
+    for forecast in (day_before(unseen.past, 12), Ridge(training, 1e-3, True).predict(unseen)):
+        assert max(errors(forecast, unseen.future, 6)) < 1e-3
+    shifted = day_before(unseen.past, 12) + 3
+    np.testing.assert_allclose(errors(shifted, unseen.future, 12), [9, 3], rtol=1e-3)
+    lines = (tmp_path / "data.csv").read_text("utf-8").splitlines()
+    (tmp_path / "short.csv").write_text("\n".join(lines[:-1]), "utf-8")
+    with pytest.raises(SystemExit, match=r"short\.csv must have 972 hours\. It has 971\."):
+        read_series(tmp_path / "short.csv", QUICK)
