@@ -3,7 +3,7 @@
 Each model reads 96 hours of five features and the calendar. "LSTM" predicts from its last state,
 "pooling" from an `AttentionPooling` of all states instead, "query" from the last state and what it
 attends to, and "decoder" hour by hour from its own outputs. Each is measured twice, the second time
-with the last value of each window subtracted.
+with the last value of each window subtracted. The baselines need no training.
 
     python -m examples.forecasting.lstm ETTh1.csv
 """
@@ -11,10 +11,20 @@ with the last value of each window subtracted.
 import sys
 
 import keras
+import numpy as np
 from keras import ops
 
 from examples.common import parse_options
-from examples.forecasting.series import ETTH1, QUICK, day_before, errors, read_series, windows
+from examples.forecasting.series import (
+    ETTH1,
+    PENALTY,
+    QUICK,
+    Ridge,
+    day_before,
+    errors,
+    read_series,
+    windows,
+)
 from keras_bahdanau import AttentionPooling, AttentiveDecoder, BahdanauAttention
 from keras_bahdanau.layers import WindowNormalization
 from keras_bahdanau.plot import plot_weights
@@ -77,13 +87,30 @@ def train(model, training, validation, epochs):
     )
 
 
+def baselines(series, part, shape):
+    """Return the errors of forecasts of the first variable without a network, and print them."""
+    series = series._replace(values=series.values[:, :1])
+    data = windows(series, part, shape)
+    ridge = Ridge(windows(series, "training", shape), PENALTY, reads_hour=False)
+    forecasts = {
+        "ridge regression on its own past": ridge.predict(data),
+        "last value": np.repeat(data.past[:, -1:], shape.horizon, axis=1),
+        "day before": day_before(data.past, shape.horizon),
+    }
+    figures = {}
+    for name, forecast in forecasts.items():
+        figures[name] = errors(forecast, data.future, shape.horizon)[0]
+        print(f"{name}: MSE {figures[name]:.4f}")
+    return figures
+
+
 def main(arguments=None):
     """Train the models, print their errors, draw the weights of a window and return the errors."""
     args = parse_options("forecasting_lstm", __doc__, arguments, False, "the file ETTh1.csv")
     shape, stride, epochs, units = (QUICK, 1, 1, 4) if args.quick else (ETTH1, 5, 10, 32)
     shape = shape._replace(horizon=shape.measured[0])
     series = read_series(args.data, shape)
-    columns = [series.names.index(name) for name in FEATURES if name in series.names]
+    columns = [series.names.index(name) for name in FEATURES]
     series = series._replace(values=series.values[:, columns])
 
     def model_data(part, stride=1):
@@ -91,12 +118,11 @@ def main(arguments=None):
         return [data.past, data.future_calendar], data.future[..., :1]
 
     inputs, expected = model_data("validation" if args.validation else "test")
-    yesterday = day_before(inputs[0][..., :1], shape.horizon)
-    figures = {"day before": errors(yesterday, expected, shape.horizon)[0]}
+    figures = baselines(series, "validation" if args.validation else "test", shape)
     for normalizes in (False, True):
         for kind in MODELS:
             keras.utils.set_random_seed(args.seed)
-            model = build(kind, shape, len(columns), units, normalizes)
+            model = build(kind, shape, len(FEATURES), units, normalizes)
             train(model, model_data("training", stride), model_data("validation", stride), epochs)
             outputs = model.predict(inputs, batch_size=256, verbose=0)
             future, *weights = keras.tree.flatten(outputs)

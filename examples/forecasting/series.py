@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 MONTH = 30 * 24  # hours
+PENALTY = 100.0  # of the ridge regression on the own past, chosen on the validation months
 MONTHS = {"training": (0, 12), "validation": (12, 16), "test": (16, 20)}
 
 

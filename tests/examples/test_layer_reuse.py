@@ -28,11 +28,12 @@ EXAMPLES = {
 
 
 def hourly_file(path, hours=20 * QUICK.month + QUICK.horizon):
-    """A CSV file of two variables with a cycle of a day, one as high again as the other."""
+    """A CSV file of five variables with the same daily cycle, at other levels and heights."""
     begin = datetime(2016, 7, 1)
     cycle = np.sin(2 * np.pi * np.arange(hours) / 24)
-    lines = [f"{begin + timedelta(hours=n)},{x:.4f},{2 * x + 5:.4f}" for n, x in enumerate(cycle)]
-    path.write_text("\n".join(["date,OT,HUFL", *lines]), "utf-8")
+    rows = [",".join(f"{n * x + n:.4f}" for n in range(1, 6)) for x in cycle]
+    lines = [f"{begin + timedelta(hours=n)},{row}" for n, row in enumerate(rows)]
+    path.write_text("\n".join(["date,HUFL,HULL,MUFL,MULL,OT", *lines]), "utf-8")
     return path
 
 
@@ -141,7 +142,7 @@ def test_training_validation_and_test_data_have_different_seeds(tmp_path):
 def test_quick_comparison_of_lstms_measures_every_model_and_draws_weights(tmp_path):
     data = hourly_file(tmp_path / "data.csv")
     figures = lstm.main([str(data), "--quick", "--output", str(tmp_path)])
-    assert len(figures) == 1 + 2 * len(lstm.MODELS) and np.isfinite(list(figures.values())).all()
+    assert len(figures) == 3 + 2 * len(lstm.MODELS) and np.isfinite(list(figures.values())).all()
     assert (tmp_path / "weights.png").stat().st_size > 1000
 
 
@@ -155,7 +156,7 @@ def test_windows_of_the_parts_do_not_read_ahead_and_are_measured_inside_of_their
     # 12, 4 and 4 months of 48 hours. A window has 48 hours of past and a future of 12, in the test
     # of at least 6.
     assert counts == [12 * 48 - 48 - 12 + 1, 4 * 48 - 12 + 1, 4 * 48 - 6 + 1]
-    missing = 2 * (6 + 5 + 4 + 3 + 2 + 1)  # of two variables
+    missing = 5 * (6 + 5 + 4 + 3 + 2 + 1)  # of five variables
     assert [np.isnan(part.future).sum() for part in hours.values()] == [0, 0, missing]
     first = hours["test"]
     np.testing.assert_array_equal(first.past[0], series.values[15 * 48 : 16 * 48])
