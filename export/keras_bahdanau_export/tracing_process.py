@@ -26,11 +26,14 @@ from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# Options that are sent as JSON. The process does not need the tokenizer and the texts.
+# Options that are not sent as JSON: search and shortlist are sent in another form, and the process
+# does not need the others.
+_OTHER_OPTIONS = (
+    *("search", "shortlist"),
+    *("tokenizer", "texts", "references", "calibrate", "model_card"),
+)
 _JSON_OPTIONS = [
-    option.name
-    for option in fields(ExportOptions)
-    if option.name not in ("search", "tokenizer", "texts", "references", "shortlist")
+    option.name for option in fields(ExportOptions) if option.name not in _OTHER_OPTIONS
 ]
 
 

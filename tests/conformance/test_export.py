@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BeamSearch, Seq2Seq, Tokenizer
-from keras_bahdanau_export import export
+from keras_bahdanau_export import ModelCard, export
 from keras_bahdanau_runtime import Translator
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +49,8 @@ def test_a_model_with_a_layer_of_the_users_module_is_exported_in_float32(tmp_pat
     search = BeamSearch(3, length_penalty=0.6)
     parity = export(
         mixed, tmp_path / "a", format=["onnx", "tf_saved_model"], search=search, max_length=9,
-        texts=texts, stepwise=True,
+        texts=texts, stepwise=True, calibrate=[(text, text) for text in texts],
+        model_card=ModelCard(license="mit"),
     )  # fmt: skip
     assert parity.backend == keras.config.backend()
     assert parity.equal + parity.ties == parity.sentences
