@@ -97,6 +97,9 @@ from .layers import (
 from .layers import (
     MultiSourceAttention as MultiSourceAttention,
 )
+from .layers import (
+    check_attention as check_attention,
+)
 from .losses import (
     TokenCrossentropy as TokenCrossentropy,
 )

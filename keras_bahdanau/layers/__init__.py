@@ -6,12 +6,16 @@ from keras_bahdanau.layers.attention import (
     BahdanauAttention,
     CoverageAttention,
     FixedContext,
+    HistoryAttention,
     LocationSensitiveAttention,
     LuongAttention,
     Memory,
     MonotonicAttention,
     MultiSourceAttention,
     ScoredAttention,
+    check_attention,
+    group_rows,
+    masked_softmax,
 )
 from keras_bahdanau.layers.bridge import Bridge, StateBridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
@@ -22,6 +26,7 @@ from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.normalization import WindowNormalization
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.layers.sequences import register_named_tuple
 
 __all__ = [
     "Attention",
@@ -35,6 +40,7 @@ __all__ = [
     "DecoderState",
     "DeepOutput",
     "FixedContext",
+    "HistoryAttention",
     "LayerNormGRUCell",
     "LayerNormLSTMCell",
     "LocationSensitiveAttention",
@@ -48,4 +54,8 @@ __all__ = [
     "ScoredAttention",
     "StateBridge",
     "WindowNormalization",
+    "check_attention",
+    "group_rows",
+    "masked_softmax",
+    "register_named_tuple",
 ]

@@ -147,7 +147,7 @@ class AttentiveDecoder(SequenceLayer):
     ):
         super().__init__(**kwargs)
         check_state_names(query_state=query_state, readout_state=readout_state)
-        check_attention(attention)
+        check_mechanism(attention)
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
@@ -559,7 +559,7 @@ def check_state_names(**names):
             raise argument_error(name, 'be "previous" or "current"', value)
 
 
-def check_attention(attention):
+def check_mechanism(attention):
     """Raise a `ValueError` unless `attention` is an `Attention`."""
     if not isinstance(attention, Attention):
         raise argument_error(

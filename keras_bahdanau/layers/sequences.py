@@ -113,7 +113,31 @@ _NAMED_TUPLES: dict[str, type] = {}
 
 
 def register_named_tuple(named_tuple):
-    """Register a named tuple of tensors for configs, as a class decorator."""
+    """Register a named tuple of tensors for configs, as a class decorator.
+
+    A memory or a state of your own attention mechanism needs it.
+
+    Raises:
+        ValueError: If another module has registered a class of the same name.
+
+    Example:
+
+    >>> from typing import Any, NamedTuple
+    >>> @register_named_tuple
+    ... class WindowMemory(NamedTuple):
+    ...     keys: Any
+    ...     values: Any
+    ...     mask: Any = None
+    ...     dropout: Any = None
+    ...     widths: Any = None
+    """
+    taken = _NAMED_TUPLES.setdefault(named_tuple.__name__, named_tuple)
+    if taken.__module__ != named_tuple.__module__:
+        raise argument_error(
+            "named_tuple",
+            f"have another name, because {taken.__module__} has registered {taken.__name__}",
+            named_tuple,
+        )
     _NAMED_TUPLES[named_tuple.__name__] = named_tuple
     return named_tuple
 
@@ -231,7 +255,7 @@ def _encode_nest(nest):
             if _NAMED_TUPLES.get(name) is not type(value):
                 raise ValueError(
                     f"{name} must be a registered named tuple; decorate its class with "
-                    "keras_bahdanau.layers.sequences.register_named_tuple. "
+                    "keras_bahdanau.layers.register_named_tuple. "
                     f"Received: {type(value)!r}"
                 )
             return {"named_tuple": name, "parts": items}

@@ -30,6 +30,7 @@ from keras_bahdanau.layers import (
     AttentionPooling,
     ClosedLoop,
     CoverageAttention,
+    HistoryAttention,
     LayerNormGRUCell,
     LayerNormLSTMCell,
     LocationSensitiveAttention,
@@ -160,7 +161,7 @@ def test_every_public_layer_has_a_case():
         and issubclass(value, keras.layers.Layer)
         and not issubclass(value, keras.Model)
     ]
-    bases = {Attention.__name__, ScoredAttention.__name__}
+    bases = {Attention.__name__, HistoryAttention.__name__, ScoredAttention.__name__}
     with_lists = {MultiSourceAttention.__name__, StateBridge.__name__}  # tested below
     with_ids = {PointerGenerator.__name__}  # in test_layers and test_models
     assert {*CASES} | with_lists | with_ids | bases >= set(layers)

@@ -220,6 +220,20 @@ MUTATIONS = (
         "library/layers/attention/test_attention.py library/layers/attention/test_pooling.py",
     ),
     Mutation(
+        "lengths-of-sources-count-padding",
+        "keras_bahdanau:Attention.source_lengths",
+        "memory.mask is not None",
+        "False",
+        "library/layers/attention/test_attention.py library/layers/attention/test_check.py",
+    ),
+    Mutation(
+        "check-of-attention-forgets-the-rows-of-a-beam",
+        "keras_bahdanau:_run_steps",
+        "ops.repeat(part, beam, axis=0)",
+        "ops.repeat(part, 1, axis=0)",
+        "library/layers/attention/test_check.py",
+    ),
+    Mutation(
         "symbolic-steps-forget-the-type-of-a-memory",
         "keras_bahdanau:_decode_nest.decode",
         "tuple(items) if name is None else _NAMED_TUPLES[name](*items)",

@@ -1,7 +1,14 @@
 """Attention mechanisms and their base classes."""
 
-from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
-from keras_bahdanau.layers.attention.base import Attention, Memory, ScoredAttention
+from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention, HistoryAttention
+from keras_bahdanau.layers.attention.base import (
+    Attention,
+    Memory,
+    ScoredAttention,
+    group_rows,
+    masked_softmax,
+)
+from keras_bahdanau.layers.attention.check import check_attention
 from keras_bahdanau.layers.attention.coverage import CoverageAttention
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.attention.location import LocationSensitiveAttention
@@ -16,10 +23,14 @@ __all__ = [
     "BahdanauAttention",
     "CoverageAttention",
     "FixedContext",
+    "HistoryAttention",
     "LocationSensitiveAttention",
     "LuongAttention",
     "Memory",
     "MonotonicAttention",
     "MultiSourceAttention",
     "ScoredAttention",
+    "check_attention",
+    "group_rows",
+    "masked_softmax",
 ]

@@ -7,7 +7,12 @@ import keras
 from keras import ops
 
 from keras_bahdanau.initializers import clone_initializer
-from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
+from keras_bahdanau.layers.attention.base import (
+    Attention,
+    ScoredAttention,
+    mask_scores,
+    missing_method,
+)
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 
@@ -172,20 +177,20 @@ class BahdanauAttention(ScoredAttention):
         values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))
 
-    def scores(self, query, keys, chunked=False, features=None):
+    def scores(self, query, memory, chunked=False, features=None):
         """Return `e_ij` for queries `(B, G, N)`; see `ScoredAttention.scores`.
 
         Args:
             query: `(B, G, N)` float tensor.
-            keys: Tensor returned by `make_keys`.
+            memory: The `Memory` of `B` rows.
             chunked: Whether to score the queries in chunks.
             features: `(B, G, Tx, U)` float tensor to add inside the tanh, or `None`.
         """
         query, score_kernel = project(query, self.query_kernel), self._score_kernel_by_head()
         if chunked:
-            scores = chunked_scores(query, keys, score_kernel, self.chunk_size)
+            scores = chunked_scores(query, memory.keys, score_kernel, self.chunk_size)
         else:
-            scores = additive_scores(query, keys, score_kernel, features)
+            scores = additive_scores(query, memory.keys, score_kernel, features)
         if self.num_heads == 1:
             return ops.squeeze(scores, -1)
         return ops.transpose(scores, (0, 3, 1, 2))
@@ -243,22 +248,22 @@ class HistoryAttention(BahdanauAttention):
 
     def features(self, state):
         """Return `f_ij` for a state of `B * G` rows, `(B * G, Tx, U)`."""
-        raise NotImplementedError
+        raise missing_method(self, "HistoryAttention", "features(state)")
 
     def next_state(self, state, weights, memory):
         """Return the state after a step with `weights` `(B * G, Tx)`."""
-        raise NotImplementedError
+        raise missing_method(self, "HistoryAttention", "next_state(state, weights, memory)")
 
     def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
         """Attend once per query and update the state; see `Attention.step`."""
-        queries = self._group_queries(query, memory)  # (B, G, N)
+        queries = self.group_queries(query, memory)  # (B, G, N)
         features = ops.cast(self.features(state), self.compute_dtype)
         shape = (*ops.shape(queries)[:2], ops.shape(features)[1], self.units)
         features = ops.reshape(features, shape)
-        scores = self.scores(queries, memory.keys, features=features)
+        scores = self.scores(queries, memory, features=features)
         mask = self._score_mask(scores, memory)
         context, weights = self._average_by_scores(scores, mask, memory)
-        context, weights = self._ungroup(context, weights, memory)
+        context, weights = self.ungroup(context, weights, memory)
         state = self.next_state(state, weights, memory)
         if return_logits:
             weights = ops.reshape(mask_scores(scores, mask), ops.shape(weights))

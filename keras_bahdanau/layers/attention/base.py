@@ -13,10 +13,12 @@ from keras_bahdanau.layers.sequences import (
     check_widths,
     checked_mask,
     flatten,
+    index_among_kept,
     reduce_last_axis,
     register_named_tuple,
     run_over_time,
     select_rows,
+    sequence_lengths,
     without_none,
     zero_masked,
 )
@@ -26,6 +28,10 @@ from keras_bahdanau_runtime.errors import argument_error
 
 # Score of masked positions. It is finite, so that `masked - masked` is 0 and not NaN.
 _MASKED_SCORE = -1e30
+# Methods of a mechanism, for messages.
+MEMORY_SIGNATURE = "memory(values, key=None, mask=None, training=None, steps=1)"
+STEP_SIGNATURE = "step(query, memory, state=(), training=None, t=None)"
+SCORES_SIGNATURE = "scores(query, memory, chunked=False)"
 
 
 @register_named_tuple
@@ -63,6 +69,28 @@ class Attention(SequenceLayer):
     Several queries can share one row of the memory, for example the hypotheses of a beam. With
     `query` of `(B * G, N)` and a memory of `B` rows, queries `b * G` to `b * G + G - 1` attend to
     row `b`, and the memory is not copied.
+
+    Subclasses handle such rows and masks with `prepare_memory`, `group_queries`, `average`,
+    `ungroup`, `source_lengths` and `source_positions`, and `check_attention` tests the result.
+
+    Example:
+
+    >>> import numpy as np
+    >>> class NearestAttention(Attention):
+    ...     def memory(self, values, key=None, mask=None, training=None, steps=1):
+    ...         values, key, mask = self.prepare_memory(values, key, mask)
+    ...         return Memory(key, values, mask)
+    ...
+    ...     def step(self, query, memory, state=(), training=None, t=None):
+    ...         queries = self.group_queries(query, memory)  # (B, G, N)
+    ...         difference = ops.expand_dims(queries, 2) - ops.expand_dims(memory.keys, 1)
+    ...         scores = -ops.sum(ops.square(difference), -1)  # (B, G, Tx)
+    ...         mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)
+    ...         weights = masked_softmax(scores, mask)
+    ...         return (*self.ungroup(self.average(weights, memory), weights, memory), state)
+    >>> values = np.array([[[0.0], [100.0]]])
+    >>> float(NearestAttention()(np.array([[99.0]]), values)[0, 0])
+    100.0
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -106,7 +134,7 @@ class Attention(SequenceLayer):
             ValueError: If the layer is not built, or a rank, a width, or the shape or dtype of
                 the mask is not as above.
         """
-        raise NotImplementedError
+        raise missing_method(self, "Attention", MEMORY_SIGNATURE)
 
     def context_width(self, value_width):
         """Return the width of the context for annotations of width `value_width`, an int."""
@@ -128,7 +156,7 @@ class Attention(SequenceLayer):
 
     def normalize_logits(self, logits):
         """Return the weights for logits `(..., Tx)`, if `has_logits`."""
-        raise NotImplementedError
+        raise missing_method(self, "Attention", "normalize_logits(logits)")
 
     def step(self, query, memory, state=(), training=None, t=None):
         """Attend once per query.
@@ -148,7 +176,7 @@ class Attention(SequenceLayer):
             `(context, weights, state)`: `(B * G, D)` in the compute dtype, `(B * G, Tx)`
             float32, and the next state.
         """
-        raise NotImplementedError
+        raise missing_method(self, "Attention", STEP_SIGNATURE)
 
     @property
     def has_penalty(self):
@@ -272,6 +300,132 @@ class Attention(SequenceLayer):
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
 
+    # --- For subclasses ---------------------------------------------------------------------------
+
+    def prepare_memory(self, values, key=None, mask=None):
+        """Check the arguments of `memory`, and set masked positions to zero.
+
+        Args:
+            values: `(B, Tx, D)` float annotations.
+            key: `(B, Tx, D')` float tensor that is scored instead of `values`, or `None`.
+            mask: `(B, Tx)` bool, True = keep, or `None`.
+
+        Returns:
+            `(values, key, mask)`: annotations and key in the compute dtype, the key equal to the
+            annotations if there is none, and the mask as a tensor or `None`.
+
+        Raises:
+            ValueError: As `memory`.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} is not built: call the layer once, or its "
+                "`build(query_shape, value_shape)`, before `memory`."
+            )
+        values = self._checked_values("values", values, self._value_width)
+        mask = checked_mask("mask", mask, values)
+        values = zero_masked(values, mask)
+        if key is None:
+            return values, values, mask
+        batch, time, _ = values.shape
+        key = self._checked_values("key", key, self._key_width, batch=batch, time=time)
+        return values, zero_masked(key, mask), mask
+
+    def group_queries(self, query, memory):
+        """Return the queries of a step, grouped by the row of the memory that they share.
+
+        Args:
+            query: `(B * G, N)` float queries.
+            memory: The memory of `B` rows.
+
+        Returns:
+            `(B, G, N)` tensor in the compute dtype.
+
+        Raises:
+            ValueError: If the query has another rank or width, or its number of rows is not a
+                multiple of `B`.
+        """
+        query = ops.cast(query, self.compute_dtype)
+        owner = f"{type(self).__name__}.step"
+        check_shape("query", query, "batch width", of=owner, width=self._query_width)
+        rows, count = memory.values.shape[0], query.shape[0]
+        if rows and count and count % rows:
+            raise argument_error(
+                "query",
+                f"have a multiple of the memory's {rows} rows",
+                received=f"shape {tuple(query.shape)}",
+                of=owner,
+            )
+        return group_rows(query, memory.values)
+
+    def average(self, weights, memory):
+        """Return the annotations of a memory, averaged by weights.
+
+        Args:
+            weights: `(B, G, Tx)` float32 tensor, or `(B, H, G, Tx)` with several heads.
+            memory: The `Memory` of `B` rows.
+
+        Returns:
+            The contexts `(B, G, D)` in the dtype of the annotations, heads concatenated.
+        """
+        axes = (1,) if len(weights.shape) == 3 else (1, 2)
+        if memory.dropout is not None:
+            weights = weights * ops.expand_dims(memory.dropout, axes)
+        dtype = memory.values.dtype
+        # The cast after the product: Keras on torch returns float32 for two float64 tensors.
+        context = ops.cast(ops.matmul(ops.cast(weights, dtype), memory.values), dtype)
+        if len(weights.shape) == 3:
+            return context
+        context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
+        width = context.shape[-2] * context.shape[-1]
+        return ops.reshape(context, (*ops.shape(context)[:2], width))
+
+    def ungroup(self, context, weights, memory):
+        """Return grouped results in the shapes that `step` returns, averaged over heads.
+
+        Args:
+            context: `(B, G, D)` tensor.
+            weights: `(B, G, Tx)` tensor, or `(B, H, G, Tx)` with several heads.
+            memory: The memory of `B` rows.
+
+        Returns:
+            `(context, weights)`: `(B * G, D)` and `(B * G, Tx)`.
+        """
+        if len(weights.shape) == 4:
+            weights = ops.mean(weights, axis=1)
+        context = ops.reshape(context, (-1, context.shape[-1]))
+        return context, ops.reshape(weights, (-1, ops.shape(memory.values)[-2]))
+
+    def source_lengths(self, memory):
+        """Return the number of real positions of each source, which padding does not change.
+
+        Args:
+            memory: The `Memory` of `B` rows.
+
+        Returns:
+            `(B,)` float32 tensor, 0 for a fully masked source.
+        """
+        if memory.mask is not None:
+            return ops.cast(sequence_lengths(memory.mask), "float32")
+        rows, steps = _memory_sizes(memory)
+        return ops.cast(ops.full((rows,), steps, dtype="int32"), "float32")
+
+    def source_positions(self, memory):
+        """Return the index of each position among the real positions of its source.
+
+        Args:
+            memory: The `Memory` of `B` rows.
+
+        Returns:
+            `(B, Tx)` float32 tensor, 0 at the first real position. A masked position has the index
+            of the real position before it.
+        """
+        if memory.mask is not None:
+            return ops.cast(index_among_kept(memory.mask), "float32")
+        rows, steps = _memory_sizes(memory)
+        positions = ops.cast(ops.arange(steps, dtype="int32"), "float32")
+        return ops.broadcast_to(ops.expand_dims(positions, 0), (rows, steps))
+
     # --- Checks of arguments ----------------------------------------------------------------------
 
     def _split_masks(self, mask, kwargs):
@@ -347,22 +501,6 @@ class Attention(SequenceLayer):
                 received=str(type(attention_mask).__name__),
             )
 
-    def _checked_memory(self, values, key, mask):
-        """Return annotations, key and mask as tensors in the compute dtype, zero where masked."""
-        if not self.built:
-            raise ValueError(
-                f"{type(self).__name__} is not built: call the layer once, or its "
-                "`build(query_shape, value_shape)`, before `memory`."
-            )
-        values = self._checked_values("values", values, self._value_width)
-        mask = checked_mask("mask", mask, values)
-        values = zero_masked(values, mask)
-        if key is None:
-            return values, values, mask
-        batch, time, _ = values.shape
-        key = self._checked_values("key", key, self._key_width, batch=batch, time=time)
-        return values, zero_masked(key, mask), mask
-
     def _checked_values(self, name, values, width=None, **sizes):
         """Return a sequence in the compute dtype, after a check of its rank and sizes."""
         check_dense(f"{type(self).__name__}.memory", **{name: values})
@@ -376,20 +514,26 @@ class Attention(SequenceLayer):
         owner, width = type(self).__name__, self._query_width
         check_shape("query", queries, "batch queries width", of=owner, width=width)
 
-    def _group_queries(self, query, memory):
-        """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
-        query = ops.cast(query, self.compute_dtype)
-        owner = f"{type(self).__name__}.step"
-        check_shape("query", query, "batch width", of=owner, width=self._query_width)
-        rows, count = memory.values.shape[0], query.shape[0]
-        if rows and count and count % rows:
-            raise argument_error(
-                "query",
-                f"have a multiple of the memory's {rows} rows",
-                received=f"shape {tuple(query.shape)}",
-                of=owner,
-            )
-        return group_rows(query, memory.values)
+
+def missing_method(layer, base, signature):
+    """Return the error for a method that a subclass must define.
+
+    Args:
+        layer: The layer without the method.
+        base: Name of the base class whose documentation describes the method.
+        signature: Name and arguments of the method, without `self`.
+    """
+    name = signature.partition("(")[0]
+    return NotImplementedError(
+        f"{type(layer).__name__} has no method `{name}`. Define `{signature}`, as described for "
+        f"{base}.{name}."
+    )
+
+
+def _memory_sizes(memory):
+    """Return the number of rows and positions of a memory."""
+    shape = ops.shape(memory.values)
+    return shape[0], shape[-2]
 
 
 def _zero_masked_queries(outputs, mask):
@@ -402,7 +546,7 @@ def _zero_masked_queries(outputs, mask):
 class ScoredAttention(Attention):
     """Base class of mechanisms with `a_i = normalizer(e_i)`.
 
-    Subclasses implement `make_keys` and `scores`.
+    Subclasses implement `scores`, and `make_keys` to project the keys once per source.
 
     Args:
         normalizer: "softmax" or "sparsemax".
@@ -412,6 +556,17 @@ class ScoredAttention(Attention):
             dropout.
         seed: Int seed of `dropout`, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> class NearestAttention(ScoredAttention):
+    ...     def scores(self, query, memory, chunked=False):
+    ...         difference = ops.expand_dims(query, 2) - ops.expand_dims(memory.keys, 1)
+    ...         return -ops.sum(ops.square(difference), -1)  # (B, G, Tx)
+    >>> values = np.array([[[0.0], [100.0]]])
+    >>> float(NearestAttention()(np.array([[99.0]]), values)[0, 0])
+    100.0
     """
 
     def __init__(self, normalizer="softmax", dropout=0.0, seed=None, **kwargs):
@@ -440,29 +595,32 @@ class ScoredAttention(Attention):
         return _NORMALIZERS[self.normalizer](logits, recover_mask(logits))
 
     def make_keys(self, key):
-        """Return the tensor that `scores` compares with queries, for `key` `(B, Tx, D')`."""
-        raise NotImplementedError
+        """Return the keys of the memory for `key` `(B, Tx, D')`, a float tensor `(B, Tx, ...)`."""
+        return key
 
     def make_values(self, values):
         """Return the tensor that is averaged by the weights, for annotations `(B, Tx, D)`."""
         return values
 
-    def scores(self, query, keys, chunked=False):
-        """Return the scores of queries against keys.
+    def scores(self, query, memory, chunked=False):
+        """Return the scores of queries against a memory, which are masked afterwards.
+
+        The scores of real positions must not depend on the number of masked positions. Use
+        `source_lengths` and `source_positions` instead of the padded length.
 
         Args:
-            query: `(B, G, N)` float tensor.
-            keys: Tensor returned by `make_keys`.
-            chunked: Whether to score many queries in chunks, to save memory.
+            query: `(B, G, N)` float tensor; `G` queries share a row of the memory.
+            memory: The `Memory` of `B` rows; `memory.keys` is the tensor returned by `make_keys`.
+            chunked: Whether to score many queries in chunks, to save memory. It may be ignored.
 
         Returns:
             `(B, G, Tx)` float32 tensor, or `(B, H, G, Tx)` with several heads.
         """
-        raise NotImplementedError
+        raise missing_method(self, "ScoredAttention", SCORES_SIGNATURE)
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
         """Return projected keys and annotations; see `Attention.memory`."""
-        values, key, mask = self._checked_memory(values, key, mask)
+        values, key, mask = self.prepare_memory(values, key, mask)
         dropout = None
         if training and self.dropout:
             ones = ops.ones(ops.shape(values)[:2], dtype="float32")
@@ -471,16 +629,16 @@ class ScoredAttention(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
         """Attend once per query; see `Attention.step`."""
-        scores = self.scores(self._group_queries(query, memory), memory.keys)
+        scores = self.scores(self.group_queries(query, memory), memory)
         mask = self._score_mask(scores, memory)
         context, weights = self._average_by_scores(scores, mask, memory, return_logits)
-        return (*self._ungroup(context, weights, memory), state)
+        return (*self.ungroup(context, weights, memory), state)
 
     def _attend(
         self, queries, memory, training, query_mask=None, return_logits=False, attention_mask=None
     ):
         self._check_width(queries)
-        scores = self.scores(queries, memory.keys, chunked=True)
+        scores = self.scores(queries, memory, chunked=True)
         mask = self._score_mask(scores, memory, attention_mask)
         return self._average_by_scores(scores, mask, memory, return_logits)
 
@@ -501,27 +659,6 @@ class ScoredAttention(Attention):
         context = self.average(weights, memory)
         return context, mask_scores(scores, mask) if return_logits else weights
 
-    def average(self, weights, memory):
-        """Return the contexts `(B, G, D)` for weights `(B, [H,] G, Tx)`, heads concatenated."""
-        axes = (1,) if len(weights.shape) == 3 else (1, 2)
-        if memory.dropout is not None:
-            weights = weights * ops.expand_dims(memory.dropout, axes)
-        dtype = memory.values.dtype
-        # The cast after the product: Keras on torch returns float32 for two float64 tensors.
-        context = ops.cast(ops.matmul(ops.cast(weights, dtype), memory.values), dtype)
-        if len(weights.shape) == 3:
-            return context
-        context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
-        width = context.shape[-2] * context.shape[-1]
-        return ops.reshape(context, (*ops.shape(context)[:2], width))
-
-    def _ungroup(self, context, weights, memory):
-        """Return contexts `(B * G, D)` and weights `(B * G, Tx)`, averaged over heads."""
-        if len(weights.shape) == 4:
-            weights = ops.mean(weights, axis=1)
-        context = ops.reshape(context, (-1, context.shape[-1]))
-        return context, ops.reshape(weights, (-1, ops.shape(memory.values)[-2]))
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -535,8 +672,14 @@ def group_rows(rows, memory):
     """Return rows `(B * G, ...)` as `(B, G, ...)`, grouped by the row of the memory.
 
     Args:
-        rows: `(B * G, ...)` tensor.
-        memory: `(B, ...)` tensor.
+        rows: `(B * G, ...)` tensor, such as the state of a mechanism in `step`.
+        memory: `(B, ...)` tensor of the memory, such as `memory.values`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(group_rows(np.ones((6, 4)), np.ones((2, 7, 5))).shape)
+    (2, 3, 4)
     """
     batch, count = ops.shape(memory)[0], rows.shape[0]
     # `reshape` cannot infer the number of groups of an empty batch.

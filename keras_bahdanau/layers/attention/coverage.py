@@ -102,7 +102,7 @@ class CoverageAttention(HistoryAttention):
         memory = super().memory(values, key, mask, training, steps)
         if self.fertility is None:
             return CoverageMemory(*memory)
-        values, _, _ = self._checked_memory(values, None, mask)
+        values, _, _ = self.prepare_memory(values, mask=mask)
         logits = ops.cast(ops.matmul(values, self.fertility_kernel), "float32")
         fertility = self.fertility * ops.sigmoid(ops.squeeze(logits, -1))
         return CoverageMemory(*memory, ops.maximum(fertility, _MIN_FERTILITY))

@@ -120,8 +120,9 @@ class LuongAttention(ScoredAttention):
         """Return `h_j` for "dot", `W h_j` for "general", `W_h h_j` for "concat"."""
         return key if self.score == "dot" else ops.matmul(key, self.key_kernel)
 
-    def scores(self, query, keys, chunked=False):
+    def scores(self, query, memory, chunked=False):
         """Return `e_ij` for queries `(B, G, N)`, `(B, G, Tx)` float32."""
+        keys = memory.keys
         if self.score == "concat":
             query = project(query, self.query_kernel)
             if chunked:

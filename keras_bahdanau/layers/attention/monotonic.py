@@ -135,8 +135,8 @@ class MonotonicAttention(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None):
         """Attend once per query. The state is the weights of the step; see `Attention.step`."""
-        queries = self.attention._group_queries(query, memory)
-        scores = self.attention.scores(queries, memory.keys) + ops.cast(self.bias, "float32")
+        queries = self.attention.group_queries(query, memory)
+        scores = self.attention.scores(queries, memory) + ops.cast(self.bias, "float32")
         if memory.noise is not None:
             scores = scores + ops.expand_dims(_noise_of_step(memory.noise, t), 1)
         mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)

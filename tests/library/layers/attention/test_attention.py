@@ -36,7 +36,7 @@ from mechanisms import (
 )
 
 from keras_bahdanau import BahdanauAttention
-from keras_bahdanau.layers import Attention, Memory, ScoredAttention
+from keras_bahdanau.layers import Attention, HistoryAttention, Memory, ScoredAttention
 
 mechanism = pytest.mark.parametrize("name", MECHANISMS)
 
@@ -144,6 +144,21 @@ def test_memory_has_zeros_at_masked_positions(rng):
     assert np.isfinite(numpy(memory.keys)).all()
     assert_close(memory.values, np.where(MASK[..., None], values, 0), 0)
     assert_close(memory.mask, MASK, 0)
+
+
+def test_lengths_and_positions_leave_padding_out(rng):
+    attention, (_, values) = random_attention("bahdanau", rng), random_inputs(rng)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], "bool")
+    memory = attention.memory(values, mask=mask)
+    assert_close(attention.source_lengths(memory), [5.0, 2.0, 0.0], 0)
+    positions = [[0.0, 1.0, 2.0, 3.0, 4.0], [-1.0, 0.0, 0.0, 1.0, 1.0], [-1.0] * 5]
+    assert_close(attention.source_positions(memory), positions, 0)
+    whole = attention.memory(values)
+    assert_close(attention.source_lengths(whole), [5.0] * 3, 0)
+    assert_close(attention.source_positions(whole), [positions[0]] * 3, 0)
+    heads = BahdanauAttention(4, num_heads=2)
+    heads.build((B, N), (B, TX, D))
+    assert_close(heads.source_lengths(heads.memory(values)), [5.0] * 3, 0)
 
 
 # --- Masks ----------------------------------------------------------------------------------------
@@ -450,18 +465,32 @@ def test_logits_need_one_score_for_each_position(name, rng):
         attention(*random_inputs(rng), return_attention_logits=True)
 
 
-def test_the_base_classes_need_a_subclass_with_the_mechanism():
-    with pytest.raises(NotImplementedError):
-        Attention().memory(VALUES)
-    with pytest.raises(NotImplementedError):
-        Attention().step(QUERY[:, 0], None)
+def test_the_base_classes_name_a_missing_method():
+    class Mine(Attention):
+        pass
 
+    class Scored(ScoredAttention):
+        pass
+
+    class History(HistoryAttention):
+        def initial_state(self, memory):
+            return self._zero_weights(memory)
+
+    for layer, message in (
+        (Mine(), r"Mine has no method `memory`. Define `memory\(values, key=None, mask=None, trai"),
+        (Scored(), r"Scored has no method `scores`. Define `scores\(query, memory, chunked=False"),
+        (History(4), r"History has no method `features`. Define `features\(state\)`, as descri"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            layer(QUERY, VALUES)
+    with pytest.raises(NotImplementedError, match=r"Mine has no method `step`. Define `step\(quer"):
+        Mine().step(QUERY[:, 0], None)
+
+
+def test_a_mechanism_needs_only_scores():
     class Dot(ScoredAttention):
-        def make_keys(self, key):
-            return key
-
-        def scores(self, query, keys, chunked=False):
-            return ops.matmul(query, ops.transpose(keys, (0, 2, 1)))
+        def scores(self, query, memory, chunked=False):
+            return ops.matmul(query, ops.transpose(memory.keys, (0, 2, 1)))
 
     actual = Dot()(
         np.array([[1.0, 0.0]]), np.array([[[9.0, 0.0], [-9.0, 1.0]]]), return_attention_scores=True

@@ -94,7 +94,7 @@ def test_bias_acts_inside_the_tanh(rng):
     attention.query_kernel.assign(0 * weights["query_kernel"])
     attention.key_kernel.assign(0 * weights["key_kernel"])
     query, values = random_inputs(rng)
-    scores = attention.scores(query, attention.make_keys(values))
+    scores = attention.scores(query, attention.memory(values))
     expected = np.tanh(weights["bias"]) @ weights["score_kernel"][:, 0]
     assert_close(scores, np.full((B, 2, TX), expected))
 
