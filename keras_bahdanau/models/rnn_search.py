@@ -52,13 +52,15 @@ class RNNSearch(Seq2Seq):
             embedding: the conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The query is
             the state between the two cells instead of the paper's s_{i-1}.
         layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
+        attention: An `Attention` for the decoder, such as one of your own; `None` for the
+            `BahdanauAttention` of the paper, which has `attention_units`.
         **kwargs: `read_source_end`, `source_embedding_dim`, `scheduled_sampling`,
             `guided_alignment`, `copy` and `tokenizer` of `Seq2Seq`, and the arguments of
             `keras.Model`.
 
     Raises:
-        ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or
-            `initializer` is unknown.
+        ValueError: If a size is not a positive integer, `encoder_dropout` is out of range,
+            `initializer` is unknown, or `attention` is not an `Attention`.
 
     Example:
 
@@ -68,7 +70,8 @@ class RNNSearch(Seq2Seq):
     (1, 2)
     """
 
-    _config_layers = ("scheduled_sampling", "copy")
+    _config_layers = ("scheduled_sampling", "copy", "attention")
+    _has_fixed_context = False
 
     def __init__(
         self,
@@ -88,8 +91,15 @@ class RNNSearch(Seq2Seq):
         encoder_dropout: float = 0.0,
         conditional: bool = False,
         layer_normalization: bool = False,
+        attention=None,
         **kwargs,
     ):
+        if attention is not None and self._has_fixed_context:
+            raise argument_error(
+                "attention",
+                f"be None for a {type(self).__name__}, which has a fixed context; use RNNSearch",
+                attention,
+            )
         if initializer not in ("paper", None):
             raise argument_error("initializer", 'be "paper" or None', initializer)
         check_positive(
@@ -101,6 +111,9 @@ class RNNSearch(Seq2Seq):
         check_range("encoder_dropout", encoder_dropout, float, 0, 1, open_high=True)
         is_paper = initializer == "paper"
         dtype = kwargs.get("dtype")
+        has_default_attention = attention is None
+        if has_default_attention:
+            attention = self._default_attention(units, attention_units, is_paper, dtype)
 
         def kernel():
             return keras.initializers.RandomNormal(stddev=0.01) if is_paper else "glorot_uniform"
@@ -135,7 +148,7 @@ class RNNSearch(Seq2Seq):
             ),
             decoder=AttentiveDecoder(
                 cell(),
-                self._attention(units, attention_units, is_paper, dtype),
+                attention,
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
                 query_state="current" if conditional else "previous",
                 readout_state=readout_state,
@@ -160,6 +173,12 @@ class RNNSearch(Seq2Seq):
         self.encoder_dropout = encoder_dropout
         self.conditional = conditional
         self.layer_normalization = layer_normalization
+        self._has_default_attention = has_default_attention
+
+    @property
+    def attention(self):
+        """The `Attention` that was passed as `attention`, or `None`."""
+        return None if self._has_default_attention else self.decoder.attention
 
     @classmethod
     def from_tokenizer(cls, tokenizer, **arguments):
@@ -209,7 +228,7 @@ class RNNSearch(Seq2Seq):
         return cls(tokenizer=tokenizer, **arguments)
 
     @staticmethod
-    def _attention(units, attention_units, is_paper, dtype):
+    def _default_attention(units, attention_units, is_paper, dtype):
         arguments = {}
         if is_paper:
             arguments = {
@@ -253,7 +272,8 @@ class RNNSearch(Seq2Seq):
 class RNNEncoderDecoder(RNNSearch):
     """RNNencdec, the baseline of the paper: RNNsearch with the last forward state as its context.
 
-    It has the arguments of `RNNSearch`. `attention_units` and `guided_alignment` have no effect.
+    It has the arguments of `RNNSearch` except `attention`. `attention_units` and `guided_alignment`
+    have no effect.
 
     Example:
 
@@ -262,6 +282,8 @@ class RNNEncoderDecoder(RNNSearch):
     8
     """
 
+    _has_fixed_context = True
+
     @staticmethod
-    def _attention(units, attention_units, is_paper, dtype):
+    def _default_attention(units, attention_units, is_paper, dtype):
         return FixedContext(width=units, dtype=dtype, name="attention")

@@ -685,7 +685,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        config = {"copy": None, **config}  # files of earlier versions have no such key
+        # Files of earlier versions lack some of these keys.
+        config = {**dict.fromkeys(cls._config_layers), **config}
         arguments = deserialized(config, *cls._config_layers)
         settings = pop_settings(arguments)
         model = cls(**arguments)

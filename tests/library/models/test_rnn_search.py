@@ -19,7 +19,7 @@ from keras_bahdanau import (
     TranslationDataset,
 )
 from keras_bahdanau.data.choices import apply_choices
-from keras_bahdanau.layers import LayerNormGRUCell
+from keras_bahdanau.layers import LayerNormGRUCell, LocationSensitiveAttention
 from keras_bahdanau.training import paper_training
 from keras_bahdanau.training.rules import TextFacts, choose_training
 from keras_bahdanau.training.run import new_model
@@ -34,6 +34,21 @@ both = pytest.mark.parametrize("name", MODELS)
 
 SOURCE = np.array([[4, 5, 6, 7, EOS], [12, 4, EOS, PAD, PAD], [EOS, PAD, PAD, PAD, PAD]])
 TARGET = np.array([[BOS, 4, 9, PAD], [BOS, 5, 6, 10], [BOS, PAD, PAD, PAD]])
+
+
+def test_another_attention_is_part_of_the_model_and_its_file(tmp_path):
+    attention = LocationSensitiveAttention(5, filters=2, kernel_size=3)
+    model = RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, attention=attention)
+    model.build()
+    assert model.decoder.attention is attention is model.attention
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.attention.get_config() == attention.get_config()
+    inputs = {"source": SOURCE, "target": TARGET}
+    assert_close(loaded(inputs), model(inputs), 1e-6)
+    assert RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES).attention is None
+    with pytest.raises(ValueError, match="`attention` must be None for a RNNEncoderDecoder, which"):
+        RNNEncoderDecoder(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, attention=attention)
 
 
 @functools.cache
@@ -143,6 +158,7 @@ def test_default_sizes_are_those_of_the_paper():
             "encoder_dropout": 0.0,
             "conditional": False,
             "layer_normalization": False,
+            "attention": None,
         }
 
 
