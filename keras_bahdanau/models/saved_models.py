@@ -1,5 +1,7 @@
-"""Models in `.keras` files, whose weights must be finite."""
+"""Models in `.keras` files, whose weights must be finite, and whose classes must be imported."""
 
+import json
+import logging
 import tempfile
 import zipfile
 
@@ -8,7 +10,11 @@ import numpy as np
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
+from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
+logger = logging.getLogger("keras_bahdanau")
+
+_CONFIG_FILE, _MAX_CONFIG = "config.json", 2**26  # inside a .keras file; bytes
 # Errors of Keras, h5py and constructors for a damaged file, or one with unknown classes.
 _LOADING_ERRORS = (
     ValueError,
@@ -30,7 +36,8 @@ def load_saved_model(path, argument, compile=False):
         compile: Whether to compile the model as before it was saved.
 
     Raises:
-        ValueError: If Keras cannot load the file, or a weight has NaN or infinity.
+        ValueError: If Keras cannot load the file, for example because a class is in a module that
+            is not imported, or a weight has NaN or infinity.
         OSError: If the file cannot be read, or the folder of temporary files, into which Keras
             unpacks the file, is full.
     """
@@ -38,6 +45,16 @@ def load_saved_model(path, argument, compile=False):
         with add_path_to_errors(tempfile.gettempdir()):
             model = keras.saving.load_model(path, compile=compile)
     except _LOADING_ERRORS as error:
+        missing = _missing_classes(path, compile)
+        if missing:
+            module, name = missing[0]
+            raise argument_error(
+                argument,
+                f"be a model whose classes are imported. If you trust the module, write `import "
+                f"{module}` before; with a command, pass its name or file to --import, or the "
+                "class to `train --attention`",
+                received=f"{str(path)!r}, which has the class {name} of {module}",
+            ) from error
         raise argument_error(
             argument,
             "be a model that Keras can load",
@@ -45,6 +62,60 @@ def load_saved_model(path, argument, compile=False):
         ) from error
     check_finite_weights(model, argument, path)
     return model
+
+
+def _missing_classes(path, compile):
+    """Return module and name of the classes that a `.keras` file needs and Keras does not find."""
+    try:
+        with open_zip(path) as archive:
+            stack = [json.loads(read_member(archive, _CONFIG_FILE, _MAX_CONFIG))]
+    except (zipfile.BadZipFile, ValueError, RecursionError, OSError):
+        return []  # the error of Keras says what is wrong
+    missing = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack += node
+        if not isinstance(node, dict):
+            continue
+        stack += [value for key, value in node.items() if compile or key != "compile_config"]
+        names = [node.get(key) for key in ("module", "class_name", "registered_name")]
+        if not all(isinstance(name, str) for name in names):
+            continue
+        module, class_name, registered_name = names
+        is_keras = module.split(".")[0] in ("keras", "builtins")
+        # A stranger may have written the file, so only names go into the message.
+        are_names = f"{module}.{class_name}".replace(".", "_").isidentifier()
+        if (
+            not is_keras
+            and are_names
+            and len(module + class_name) < 200
+            and class_name != "function"
+            and keras.saving.get_registered_object(registered_name) is None
+        ):
+            missing.add((module, class_name))
+    return sorted(missing)
+
+
+def warn_about_script_classes(model):
+    """Log a warning if another process could not load a class of the model, to export it.
+
+    On TensorFlow the export needs no other process.
+
+    Args:
+        model: A Keras model.
+    """
+    # A private method. The public `layers` of a model leaves out the layers inside of layers.
+    classes = {type(layer) for layer in model._flatten_layers()}
+    names = sorted(cls.__name__ for cls in classes if cls.__module__ == "__main__")
+    if names and keras.config.backend() != "tensorflow":
+        logger.warning(
+            "The export of this model will be refused: on %s another process traces it, which "
+            "cannot import %s from the script or notebook that runs. Move such classes to a module "
+            "and import them from there.",
+            keras.config.backend(),
+            ", ".join(names),
+        )
 
 
 def check_finite_weights(model, argument, path=None):

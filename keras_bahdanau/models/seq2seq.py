@@ -32,6 +32,7 @@ from keras_bahdanau.layers.sublayers import (
 from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.models.saved_models import warn_about_script_classes
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
@@ -254,12 +255,16 @@ class Seq2Seq(GenerationMixin, keras.Model):
         self.built = True
 
     def fit(self, *args, **kwargs):
-        """As in Keras, with two differences.
+        """As in Keras, with three differences.
 
         `class_weight` must be `None`: see `TokenCrossentropy(class_weight=)`. The batches of an
         `EpochDataset`, such as `TranslationDataset`, keep the order of the dataset: for them
         `shuffle` is False by default.
+
+        A warning names the classes of the model that are defined in the script or notebook that
+        runs, because `export` on JAX and torch cannot load them.
         """
+        warn_about_script_classes(self)
         arguments = _checked_arguments(super().fit, args, kwargs)
         if isinstance(arguments.get("x"), EpochDataset):
             arguments.setdefault("shuffle", False)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from copy_task import compile_to_copy, copy_task
 from keras import ops
-from models import MODELS, SOURCE_VOCABULARY, TARGET_VOCABULARY
+from models import MODELS, SOURCE_VOCABULARY, TARGET_VOCABULARY, model_of
 
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
+    BidirectionalEncoder,
     Seq2Seq,
     TranslationDataset,
 )
@@ -257,3 +258,16 @@ def test_fit_keeps_the_order_of_a_dataset_by_default(arguments, is_ordered):
     model = compile_to_copy(MODELS["rnnsearch"]())
     model.fit(Recording(pairs, pairs, batch_size=2), verbose=0, **arguments)
     assert (read[-20:] == list(range(20))) == is_ordered
+
+
+def test_fit_warns_of_classes_of_the_script_that_runs(monkeypatch, caplog):
+    class Mine(BahdanauAttention):
+        pass
+
+    monkeypatch.setattr(Mine, "__module__", "__main__")
+    model = model_of(BidirectionalEncoder(4), Mine(3))
+    with pytest.raises(ValueError, match="compile"):  # the model is not compiled
+        model.fit(INPUTS, LABELS)
+    is_warned = "cannot import Mine from the script or notebook that runs" in caplog.text
+    # On TensorFlow no other process traces the model.
+    assert is_warned == (keras.config.backend() != "tensorflow")
