@@ -86,11 +86,11 @@ def changed_lines(rows, original):
 
 def open_run(path):
     """Open a run as a `TextModel` that translates each source and scores each pair only once."""
-    from keras_bahdanau_cli.arguments import RunLimits
+    from keras_bahdanau_cli.arguments import ModelImports, RunLimits
     from keras_bahdanau_cli.text_models import open_model
     from keras_bahdanau_runtime.batch_sizes import BatchSizes
 
-    model = open_model(str(path), BatchSizes(batch_size=BATCH_SIZE), RunLimits())
+    model = open_model(str(path), BatchSizes(batch_size=BATCH_SIZE), RunLimits(), ModelImports())
     answers, scores = {}, {}
 
     def translate(texts, n_best=1):

@@ -39,6 +39,7 @@ WITHOUT_KERAS = frozenset(
         "training.options",
         "training.rules",
         "training.start",
+        "user_modules",
     )
 )
 

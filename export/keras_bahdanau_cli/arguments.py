@@ -4,11 +4,11 @@ Nothing here needs Keras, so mistakes are reported before its import, which take
 """
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau.user_modules import check_module, import_user_module, module_name
 from keras_bahdanau_runtime.errors import MissingDependencyError, argument_error
 from keras_bahdanau_runtime.option_fields import option
 
@@ -58,12 +58,35 @@ def check_installed(*packages: str, extra: str) -> None:
             raise MissingDependencyError(package, extra)
 
 
-def check_modules(imports: Sequence[str]) -> None:
-    """Raise a `ValueError` for the first module that does not exist, without importing any."""
-    for name in imports:
-        if importlib.util.find_spec(name.partition(".")[0]) is None:
+@dataclass(frozen=True, kw_only=True)
+class ModelImports:
+    """Modules with classes of a run's model."""
+
+    imports: tuple[str, ...] = option(
+        (),
+        "For a run: a module, or its .py file, with classes of the model, such as that of `train "
+        "--attention`. Its code runs. May be repeated.",
+        flags="--import",
+        panel="Model",
+    )
+
+    def check(self, is_run: bool = True) -> None:
+        """Raise a `ValueError` for a module that does not exist, without importing any.
+
+        Args:
+            is_run: Whether the model is a run; an artifact needs no modules.
+        """
+        if self.imports and not is_run:
             raise argument_error(
                 "import",
-                "be the name of an importable module",
-                received=f"{name!r}. PYTHONPATH must contain its folder.",
+                "be left out for an artifact, which contains no classes",
+                received=str(list(self.imports)),
             )
+        for module in self.imports:
+            check_module("import", module)
+
+    def load(self) -> list[str]:
+        """Import the modules, which must be after the import of Keras, and return their names."""
+        for module in self.imports:
+            import_user_module("import", module)
+        return [module_name(module) for module in self.imports]

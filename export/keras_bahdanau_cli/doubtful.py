@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from keras_bahdanau_cli.arguments import RunLimits
+from keras_bahdanau_cli.arguments import ModelImports, RunLimits
 from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_cli.text_models import check_model, open_model
@@ -40,6 +40,7 @@ def list_doubtful_pairs(
     as_json: bool,
     batches: BatchSizes,
     limits: RunLimits,
+    imported: ModelImports,
     text_format: TextFormat,
 ) -> None:
     """Write the list of `score --doubtful`.
@@ -54,13 +55,14 @@ def list_doubtful_pairs(
         as_json: Whether to write JSON lines instead of tab-separated text.
         batches: Sizes of batches.
         limits: Limits of the runs of a graph.
+        imported: Modules with classes of the models of a run.
         text_format: Format of the files.
     """
     from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 
-    check_model(path, limits, "artifact")
+    check_model(path, limits, imported, "artifact")
     pairs = list_pairs(*pair_sources(*files), text_format)
-    model = open_model(path, batches, limits)
+    model = open_model(path, batches, limits, imported)
     text_format.check_columns(model.tokenizer.has_columns)
     failures = 0
 

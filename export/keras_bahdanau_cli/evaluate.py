@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file, member_runs
-from keras_bahdanau_cli.arguments import SOURCE, argument
+from keras_bahdanau_cli.arguments import SOURCE, ModelImports, argument
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.search_flags import SearchFlags
 from keras_bahdanau_cli.tensorflow_logging import import_keras
@@ -87,7 +87,11 @@ class EvaluateOptions:
 
 
 def evaluate(
-    measured: EvaluateOptions, batches: BatchSizes, text_format: TextFormat, search: SearchFlags
+    measured: EvaluateOptions,
+    imported: ModelImports,
+    batches: BatchSizes,
+    text_format: TextFormat,
+    search: SearchFlags,
 ) -> None:
     """Translate a test set and print BLEU (cased), chrF, exact matches and symbol errors.
 
@@ -133,6 +137,7 @@ def evaluate(
         check_confidence_picture(measured.confidence_picture)
     is_artifact = is_address or (folder / MANIFEST_FILE).exists()
     options = search.options()
+    imported.check(is_run=not is_artifact)
     if is_artifact and others:
         raise argument_error(
             "with",
@@ -161,6 +166,7 @@ def evaluate(
         import_keras(tensorflow=False)
         from keras_bahdanau.training.run import load_best
 
+        imported.load()
         engine = load_best(folder, *others)
     text_format.check_columns(engine.tokenizer.has_columns)
     if measured.confidence_picture is not None and engine.calibration is None:

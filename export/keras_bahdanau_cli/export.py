@@ -4,17 +4,16 @@ This is the only module that imports the folder `triton`.
 """
 
 import contextlib
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from keras_bahdanau.run_folder import OPTIONS_FILE, best_file, member_runs
 from keras_bahdanau_cli.arguments import (
     RUN,
+    ModelImports,
     argument,
     check_file,
     check_installed,
-    check_modules,
 )
 from keras_bahdanau_cli.flags import Values, config_file
 from keras_bahdanau_cli.tensorflow_logging import import_keras
@@ -177,7 +176,8 @@ def export(
             "be left out if no ONNX graph is written and no length penalty is chosen",
             received=f"{source} and {reference}",
         )
-    check_modules(options.imports)
+    imported = ModelImports(imports=tuple(options.imports))
+    imported.check()
     if exported.shortlist is not None:
         check_file("shortlist", exported.shortlist)
     card_flags.check(exported.layout)
@@ -201,8 +201,7 @@ def export(
         from keras_bahdanau.training import length_penalty_scores
         from keras_bahdanau.training.run import load_best
 
-        for module in options.imports:
-            importlib.import_module(module)
+        values["imports"] = imported.load()
         model = load_best(*exported.runs)
         text_format.check_columns(model.tokenizer.has_columns)
         if len(penalties) > 1:

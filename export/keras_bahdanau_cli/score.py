@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_bahdanau_cli.arguments import ARTIFACT, SOURCE, TARGET, RunLimits, argument, output_path
+from keras_bahdanau_cli.arguments import (
+    ARTIFACT,
+    SOURCE,
+    TARGET,
+    ModelImports,
+    RunLimits,
+    argument,
+    output_path,
+)
 from keras_bahdanau_cli.doubtful import list_doubtful_pairs
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
@@ -78,7 +86,11 @@ class ScoreOptions:
 
 
 def score(
-    options: ScoreOptions, batches: BatchSizes, limits: RunLimits, text_format: TextFormat
+    options: ScoreOptions,
+    imported: ModelImports,
+    batches: BatchSizes,
+    limits: RunLimits,
+    text_format: TextFormat,
 ) -> None:
     """Print the log-probability of each translation of a file, and the perplexity of all.
 
@@ -103,9 +115,11 @@ def score(
             options.as_json,
             batches,
             limits,
+            imported,
             text_format,
         )
         return
+    imported.check(is_run=False)
     files = options.artifact, options.source, options.target
     pairs = score_pairs(*files, text_format, batches, limits, alignments=False)
     total, tokens, scored, failures = 0.0, 0, 0, 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from keras_bahdanau_cli.arguments import RunLimits, argument, output_path
+from keras_bahdanau_cli.arguments import ModelImports, RunLimits, argument, output_path
 from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, print_message, text_source
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
@@ -44,7 +44,9 @@ class SelectOptions:
         check_range("similarity", self.similarity, float, 0, 1, open_low=True)
 
 
-def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> None:
+def select(
+    options: SelectOptions, imported: ModelImports, batches: BatchSizes, limits: RunLimits
+) -> None:
     """List the sources whose answers have the lowest confidence, for a person to translate.
 
     Near duplicates are left out. A line has the source, the answer of the model and its confidence,
@@ -56,7 +58,7 @@ def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> No
     """
     from keras_bahdanau_runtime.bulk.selection import find_candidates, select_candidates
 
-    check_model(options.model, limits)
+    check_model(options.model, limits, imported)
     source = text_source(options.source)
     if not is_text(source):
         raise argument_error(
@@ -75,7 +77,7 @@ def select(options: SelectOptions, batches: BatchSizes, limits: RunLimits) -> No
             lines.append((number, row.text))
         else:
             report_failure(number, row.error)
-    model = open_model(options.model, batches, limits)
+    model = open_model(options.model, batches, limits, imported)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(lines))
         candidates = find_candidates(

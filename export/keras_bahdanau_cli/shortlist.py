@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file
-from keras_bahdanau_cli.arguments import ONE_RUN, TARGET, argument, output_path
+from keras_bahdanau_cli.arguments import ONE_RUN, TARGET, ModelImports, argument, output_path
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -39,7 +39,7 @@ class ShortlistOptions:
         check_positive(candidates=self.candidates, sentences=self.sentences)
 
 
-def shortlist(options: ShortlistOptions, text_format: TextFormat) -> None:
+def shortlist(options: ShortlistOptions, imported: ModelImports, text_format: TextFormat) -> None:
     """Learn a vocabulary shortlist from the attention of the best model of a run.
 
     Example:
@@ -49,6 +49,7 @@ def shortlist(options: ShortlistOptions, text_format: TextFormat) -> None:
 
     run, output = options.run, options.output
     best_file(run)  # checks that it is a run
+    imported.check()
     if output.is_dir():
         raise argument_error("output", "be a file", received=f"{output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -66,6 +67,7 @@ def shortlist(options: ShortlistOptions, text_format: TextFormat) -> None:
     from keras_bahdanau.models import Shortlist
     from keras_bahdanau.training.run import load_best
 
+    imported.load()
     model = load_best(run)
     text_format.check_columns(model.tokenizer.has_columns)
     sources = model.tokenizer.encode_sources(texts[0])

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_bahdanau.run_folder import best_file, member_runs
-from keras_bahdanau_cli.arguments import RunLimits
+from keras_bahdanau_cli.arguments import ModelImports, RunLimits
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
@@ -20,14 +20,18 @@ MODEL = (
 )
 
 
-def check_model(path: str, limits: RunLimits, argument: str = "model") -> None:
+def check_model(
+    path: str, limits: RunLimits, imported: ModelImports, argument: str = "model"
+) -> None:
     """Check without Keras that `open_model` can open a path.
 
     Raises:
-        ValueError: The path is not the folder of a run or of an artifact, or there are limits for a
-            run.
+        ValueError: The path is not the folder of a run or of an artifact, there are limits for a
+            run or modules for an artifact, or a module does not exist.
     """
     folder = Path(path)
+    is_artifact = is_hub_address(path) or (folder / MANIFEST_FILE).exists()
+    imported.check(is_run=not is_artifact)
     if is_hub_address(path):
         return
     if not folder.is_dir():
@@ -36,7 +40,7 @@ def check_model(path: str, limits: RunLimits, argument: str = "model") -> None:
             "be the folder of a run or of an artifact, and come before the texts",
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
-    if (folder / MANIFEST_FILE).exists():
+    if is_artifact:
         return
     for run in member_runs(folder):
         best_file(run, argument)
@@ -48,13 +52,16 @@ def check_model(path: str, limits: RunLimits, argument: str = "model") -> None:
             )
 
 
-def open_model(path: str, batches: BatchSizes, limits: RunLimits) -> TextModel:
+def open_model(
+    path: str, batches: BatchSizes, limits: RunLimits, imported: ModelImports
+) -> TextModel:
     """Open an artifact, or the models of a run; `check_model` has checked the path.
 
     Args:
         path: Folder of a run, of several runs or of an artifact, or an address on the Hub.
         batches: Sizes of batches.
         limits: Limits of the runs of a graph.
+        imported: Modules with classes of the models of a run.
     """
     settings = {**asdict(batches), "alignments": False, "on_error": "keep"}
     if is_hub_address(path) or (Path(path) / MANIFEST_FILE).exists():
@@ -76,6 +83,7 @@ def open_model(path: str, batches: BatchSizes, limits: RunLimits) -> TextModel:
     from keras_bahdanau.training.run import load_best
     from keras_bahdanau_runtime.scoring import score_texts
 
+    imported.load()
     model, search = load_best(Path(path)), BeamSearch()
 
     def score(source, target):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 
 from keras_bahdanau.launcher import launched_rank
@@ -72,6 +73,14 @@ def train(run: NewOrExplainedRun, options: Values[TrainingOptions]) -> None:
 
 def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int = 1) -> None:
     """Train in a folder and print the path of the best model, or how to continue."""
+    source = click.get_current_context().get_parameter_source("attention")
+    if source is not None and source.name == "DEFAULT_MAP":
+        raise argument_error(
+            "attention",
+            "be given on the command line, because its module is executed, and the file of "
+            "`config` may be that of somebody else",
+            options.attention,
+        )
     try:
         if seeds > 1:
             _run_seeds(options, output, resume, seeds)

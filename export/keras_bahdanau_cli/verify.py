@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_bahdanau.run_folder import best_file, member_runs
-from keras_bahdanau_cli.arguments import ARTIFACT, argument, check_file
+from keras_bahdanau_cli.arguments import ARTIFACT, ModelImports, argument, check_file
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import text_source
@@ -31,7 +31,7 @@ class VerifyOptions:
         check_options(self)
 
 
-def verify(options: VerifyOptions) -> None:
+def verify(options: VerifyOptions, imported: ModelImports) -> None:
     """Compare an artifact with its Keras model again; exit with status 1 if they disagree.
 
     For float16 and int8 only the number of equal translations is reported.
@@ -49,12 +49,14 @@ def verify(options: VerifyOptions) -> None:
     is_run = model.is_dir()
     for path in [best_file(run) for run in member_runs(model)] if is_run else [model]:
         check_file("model", path)
+    imported.check()
     texts = [] if source is None else read_side(text_source(source), UTF_8_TEXT)
     import_keras()
     from keras_bahdanau.models.saved_models import load_saved_model
     from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
+    imported.load()
     loaded = load_best(model) if is_run else load_saved_model(model, "model")
     settings = {"count": options.count, "seed": options.seed, "providers": providers}
     print(parity.verify(loaded, folder, texts=texts, **settings))

@@ -98,7 +98,8 @@ class ExportOptions:
     )
     imports: Sequence[str] = option(
         (),
-        "A module that registers custom layers; may be repeated.",
+        "A module, or its .py file, with classes of the model, such as that of `train "
+        "--attention`. Its code runs. May be repeated.",
         type=list[str],
         flags="--import",
         panel="Model",

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_bahdanau.run_folder import best_file
 from keras_bahdanau.training.options import MODELS, TrainingOptions
+from keras_bahdanau.user_modules import module_name, split_class
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.zip_files import open_zip, read_member
@@ -107,9 +108,13 @@ class InitialModel:
         """Raise a `ValueError` that lists the options that contradict this model."""
         values = {"model": _option_of_class(self.class_name), **self.config}
         values["copy"] = self.config.get("copy") is not None
+        values["attention"] = _name_of_class(self.config.get("attention"))
         contradictions = []
         for option in fields(options):
             name, value = option.name, getattr(options, option.name)
+            if name == "attention" and value is not None:
+                module, class_name = split_class(name, value)
+                value = f"{module_name(module)}:{class_name}"
             if value is None or "model_default" not in option.metadata:
                 continue
             if name not in values:
@@ -121,6 +126,11 @@ class InitialModel:
                 "Arguments of the architecture must be left out with `init`, or be those of "
                 f"{self.path}. Received: {', '.join(contradictions)}"
             )
+
+
+def _name_of_class(config: Any) -> str | None:
+    """Return MODULE:CLASS of a serialized layer, or `None`."""
+    return f"{config.get('module')}:{config.get('class_name')}" if config else None
 
 
 def _option_of_class(class_name: str) -> str:

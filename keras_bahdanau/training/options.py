@@ -17,6 +17,7 @@ from keras_bahdanau.data.options import (
 )
 from keras_bahdanau.model_defaults import ARCHITECTURE, DROPOUTS
 from keras_bahdanau.schedules import SCHEDULES
+from keras_bahdanau.user_modules import split_class
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import check_option_names, option
 from keras_bahdanau_runtime.option_files import read_options
@@ -83,9 +84,10 @@ class TrainingOptions(TextFormat, TokenizerOptions):
 
     Raises:
         ValueError: A value has another type than its field, or is outside its limits; the numbers
-            of held-out sources and targets differ; `updates` is given without `every`, or is not a
-            multiple of it; `freeze` is given without `init`, or freezes the whole model; or the
-            shares of `mix` are not below 1.
+            of held-out sources and targets differ; `attention` has another form, or is given for a
+            model without attention; `updates` is given without `every`, or is not a multiple of it;
+            `freeze` is given without `init`, or freezes the whole model; or the shares of `mix` are
+            not below 1.
 
     Example:
 
@@ -168,6 +170,14 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         panel="Model",
     )
     attention_units: int | None = _width_option("Width of the alignment model.")
+    attention: str | None = option(
+        None,
+        "MODULE:CLASS or FILE.py:CLASS of an attention mechanism of your own, whose module is "
+        "imported. The class gets --attention-units as `units`, if it needs them, and must pass "
+        "`check_attention`. If absent: that of the paper, or as in --init.",
+        model_default=None,
+        panel="Model",
+    )
     tie_embeddings: bool | None = _model_option(
         "tie_embeddings", "Use the target embedding as the output layer.", panel="Model"
     )
@@ -388,6 +398,14 @@ class TrainingOptions(TextFormat, TokenizerOptions):
             raise argument_error(
                 "copy", f"be left out with {self.prevents_copy}", received=str(self.copy)
             )
+        if self.attention is not None:
+            split_class("attention", self.attention)  # raises the error of its form
+            if self.model == "rnnencdec":
+                raise argument_error(
+                    "attention",
+                    "be left out with `model` rnnencdec, which has no attention",
+                    self.attention,
+                )
         self._check_fine_tuning()
         self._check_tokenizer()
         if self.updates is not None and self.every is None:

@@ -61,6 +61,11 @@ from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.calibration import load_calibration
 from keras_bahdanau.training.fine_tuning import initial_model
 from keras_bahdanau.training.options import MODELS, TrainingOptions
+from keras_bahdanau.training.own_attention import (
+    attention_class,
+    check_own_attention,
+    own_attention,
+)
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.seeds import prepare_seeds
@@ -109,8 +114,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         ValueError: If `callbacks` has the wrong type, the folder exists without `resume`, another
             process trains in it, the options or texts differ from those of the run, sacreBLEU does
             not have the tokenizer `tokenize`, `read_parallel` refuses a text file, `options.init`
-            is not a `Seq2Seq` with a tokenizer, options contradict its architecture, or a corpus of
-            `options.mix` has another tokenizer.
+            is not a `Seq2Seq` with a tokenizer, options contradict its architecture, a corpus of
+            `options.mix` has another tokenizer, or `options.attention` is not an `Attention` that
+            passes `check_attention`.
         MissingDependencyError: If sacrebleu is not installed.
 
     Example:
@@ -195,6 +201,8 @@ def shown_measures(options):
 def run_training(texts, callbacks=(), verbose=True, console=None):
     """Do the part of `train` that needs Keras, with the `RunTexts` that `start_run` yields."""
     options, output = texts.options, texts.output
+    if options.attention is not None:
+        attention_class(options.attention)  # the import registers it for checkpoints and `init`
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(texts, rank)
@@ -266,7 +274,8 @@ def load_best(*runs, dtype_policy="float32"):
 
     Raises:
         ValueError: If a folder contains no best model, a model has no tokenizer, or NaN or infinity
-            in a weight, the models have different vocabularies, or `dtype_policy` is another one.
+            in a weight, or a class of a module that is not imported, the models have different
+            vocabularies, or `dtype_policy` is another one.
     """
     check_policy("dtype_policy", dtype_policy)
     members = [member for run in runs for member in member_runs(run)]
@@ -574,10 +583,14 @@ def build(options, tokenizer, updates, warmup):
 def new_model(options, tokenizer):
     """Return a model with random weights."""
     architecture = {name: getattr(options, name) for name in ARCHITECTURE}
+    if options.attention is not None:
+        architecture["attention"] = own_attention(options)
     model = _MODELS[options.model].from_tokenizer(
         tokenizer, dropout=options.dropouts_after(), dtype="float32", **architecture
     )
     model.build()
+    if options.attention is not None:
+        check_own_attention(options, model.decoder.attention)
     for side, path in options.word_vectors.items():
         set_word_vectors(model, side, path)
     return model

@@ -33,6 +33,7 @@ from keras_bahdanau.run_folder import (
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import CHOSEN_OPTIONS, TrainingOptions
 from keras_bahdanau.training.rules import TextFacts, choose_training
+from keras_bahdanau.user_modules import check_module, split_class
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
 from keras_bahdanau_runtime.option_files import read_options
@@ -270,6 +271,8 @@ def start_run(
         MissingDependencyError: sacrebleu is not installed.
     """
     bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
+    if options.attention is not None:
+        check_module("attention", split_class("attention", options.attention)[0])
     texts = RunTexts(options, output)
     if (output / SEEDS_FILE).exists():
         raise argument_error(

@@ -36,6 +36,12 @@ MISTAKES = [
     ([*TRAIN, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
     ([*TRAIN, "--tokenize", "x"], "`tokenize` must be one of"),
     ([*TRAIN[:-1], "run"], "`output` must be a new folder"),
+    ([*TRAIN, "--attention", "none.py:A"], "`attention` must be .*'none.py', which does not exist"),
+    (
+        [*TRAIN, "--config", "train.json"],
+        "train.json: Argument `attention` must be given on the command line, because",
+    ),
+    ([*TRAIN, "--attention", "none:A"], "`attention` must be the name of an importable module, or"),
     ([*TRAIN, "--config", "none.yaml"], "'none.yaml'"),
     ([*TRAIN, "--init", "none"], "`init` must be .*'none', which does not exist"),
     ([*TRAIN, "--init", "run"], "`init` must be .*is not a .keras file"),
@@ -93,6 +99,15 @@ MISTAKES = [
         "`beam_size` must be an int of at least 1",
     ),
     (["evaluate", "run", "en", "de", "--with", "new"], "`run` must be .*'new'"),
+    (["evaluate", "run", "en", "de", "--import", "none.py"], "'none.py', which does not exist"),
+    (
+        ["score", "run", "en", "de", "--doubtful", "--import", "none"],
+        "`import` must be the name of",
+    ),
+    (["select", "run", "en", "--import", "none"], "`import` must be the name of an importable"),
+    (["select", "artifact", "en", "--import", "json"], "`import` must be left out for an artifact"),
+    (["shortlist", "run", "en", "de", "--import", "none"], "`import` must be the name of an impo"),
+    (["verify", "artifact", "run", "--import", "none"], "`import` must be the name of an import"),
     (
         ["score", "en", "de", "artifact", "--doubtful"],
         "`artifact` must be .* come before the texts.*'en'",
@@ -167,6 +182,7 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("en.tmx", b"<tmx/>"),
         ("export.json", b'{"precision": "x"}'),
         ("source.json", b'{"source": "en"}'),
+        ("train.json", b'{"attention": "json:JSONDecoder"}'),
     ):
         (tmp_path / name).write_bytes(data)
     before = sorted(path.name for path in tmp_path.iterdir())

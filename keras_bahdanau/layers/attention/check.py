@@ -501,14 +501,14 @@ def _check_dtypes(case):
             case.queries, case.values, value_mask=case.mask, return_attention_scores=True
         )
         steps = _run_steps(layer, case.queries, case.values, case.mask)
-        dtypes = layer.compute_dtype, "float32"
-        for names, actual in (
-            (("contexts", "weights"), (_dtype(context), _dtype(weights))),
-            (("contexts of `step`", "weights of `step`"), steps.dtypes),
+        for name, expected_dtype, dtype in (
+            ("contexts", layer.compute_dtype, _dtype(context)),
+            ("weights", "float32", _dtype(weights)),
+            ("contexts of `step`", layer.compute_dtype, steps.dtypes[0]),
+            ("weights of `step`", "float32", steps.dtypes[1]),
         ):
-            for name, dtype, found in zip(names, dtypes, actual, strict=True):
-                if found != dtype:
-                    yield f"under {policy!r} the {name} must be {dtype}, but are {found}."
+            if dtype != expected_dtype:
+                yield f"under {policy!r} the {name} must be {expected_dtype}, but are {dtype}."
         context = _numpy(context)
         if not np.isfinite(context).all():
             yield (
