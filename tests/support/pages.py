@@ -1,6 +1,7 @@
 """Pages of the documentation: their code blocks, commands and error messages."""
 
 import ast
+import contextlib
 import functools
 import gzip
 import json
@@ -59,11 +60,37 @@ def run_shell(command):
 
 
 def run_python(path):
-    """Run the Python blocks of a page from top to bottom in one namespace, and return it."""
+    """Run the Python blocks of a page from top to bottom in one namespace, and return it.
+
+    A block whose first line is a comment with the name of a file is written to this file of the
+    current folder instead, from which later blocks import it.
+    """
     namespace = {"__name__": "page"}
-    for block in blocks(path, "python"):
-        exec(compile(block, page_id(path), "exec"), namespace)
+    with module_files() as write_file:
+        for block in blocks(path, "python"):
+            if match := re.match(r"# (\w+)\.py\n", block):
+                write_file(match[1], block)
+            else:
+                exec(compile(block, page_id(path), "exec"), namespace)
     return namespace
+
+
+@contextlib.contextmanager
+def module_files():
+    """Yield a function that writes a module into the current folder, importable in the block."""
+    folder, written = os.getcwd(), []
+
+    def write_file(name, text):
+        Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
+        written.append(name)
+
+    sys.path.insert(0, folder)
+    try:
+        yield write_file
+    finally:
+        sys.path.remove(folder)
+        for name in written:
+            sys.modules.pop(name, None)
 
 
 def write_files(folder, code=""):
