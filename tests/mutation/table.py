@@ -1203,6 +1203,20 @@ MUTATIONS = (
         "service/test_process.py",
     ),
     Mutation(
+        "a-service-that-stops-still-says-ready",
+        "keras_bahdanau_runtime:Repository.is_ready",
+        "not self.is_terminating",
+        "True",
+        "service/test_rolling_update.py service/test_process.py",
+    ),
+    Mutation(
+        "work-is-refused-while-clients-may-still-send",
+        "keras_bahdanau_runtime:Service.stop",
+        "await asyncio.wait(self._tasks[:1], timeout=max(0.0, end - time.monotonic()))",
+        "pass",
+        "service/test_rolling_update.py service/test_process.py",
+    ),
+    Mutation(
         "retry-delay-is-a-thousand-times-too-short",
         "keras_bahdanau_runtime:_abort",
         "1000 * error.retry_after",

@@ -72,5 +72,8 @@ def test_manifests_have_the_options_ports_and_paths_of_the_service(running):
         assert httpx.get(f"{running.url}{path}").status_code == 200
     assert [port["containerPort"] for port in container["ports"]] == [8000, 8001]
     assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http", "grpc"]
-    grace = int(container["args"][container["args"].index("--grace") + 1])
-    assert pod["terminationGracePeriodSeconds"] > grace
+    arguments = container["args"]
+    delay, grace = (
+        int(arguments[arguments.index(flag) + 1]) for flag in ("--drain-delay", "--grace")
+    )
+    assert delay > 0 and pod["terminationGracePeriodSeconds"] > delay + grace

@@ -211,7 +211,7 @@ def test_health_of_the_service_and_of_each_model(server, monkeypatch):
         patch.setattr(server.repository, "is_ready", False)
         assert server.run(check(names)) == [NOT_SERVING, SERVING, NOT_SERVING]
         assert server.call("is_server_ready") is False
-    monkeypatch.setattr(server.repository, "is_draining", True)
+    monkeypatch.setattr(server.repository, "is_terminating", True)
     assert server.run(check(names)) == [NOT_SERVING, NOT_SERVING, NOT_SERVING]
     assert server.call("is_server_ready") is False
     assert server.call("is_model_ready", "identity") is False
@@ -225,7 +225,7 @@ def test_watch_of_the_health_ends_when_the_service_drains(server, monkeypatch):
             identity = watch(health_pb2.HealthCheckRequest(service="identity"), timeout=30)
             stranger = watch(health_pb2.HealthCheckRequest(service="stranger"), timeout=30)
             responses = [await identity.read(), await stranger.read()]
-            monkeypatch.setattr(server.repository, "is_draining", True)
+            monkeypatch.setattr(server.repository, "is_terminating", True)
             responses.append(await identity.read())
             ends = [await identity.read(), await stranger.read()]
             return [response.status for response in responses], ends

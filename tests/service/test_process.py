@@ -125,9 +125,13 @@ def read_response(connection):
         return response.status, response.getheader("connection")
 
 
-@pytest.mark.parametrize("options", [(), ("--processes", 2)])
-def test_every_request_that_was_sent_before_the_end_is_answered(artifact, options):
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("delay", "statuses"), [(0, {200, 503}), (0.1, {200})])
+def test_every_request_that_was_sent_before_the_end_is_answered(
+    artifact, processes, delay, statuses
+):
     """Clients send until they are refused, half of them over a new connection each time."""
+    options = ("--processes", processes, "--drain-delay", delay)
     failures, answers, stopped = [], [], threading.Event()
 
     def send_requests(address, reuse):
@@ -167,7 +171,7 @@ def test_every_request_that_was_sent_before_the_end_is_answered(artifact, option
         for client in clients:
             client.join()
         assert process.wait() == 0
-    assert {status for status, _ in answers} == {200, 503} and not failures
+    assert {status for status, _ in answers} == statuses and not failures
 
 
 def test_every_grpc_call_that_was_sent_before_the_end_is_answered(artifact):
@@ -289,6 +293,7 @@ def test_invalid_settings_are_named(artifact, tmp_path):
         ({"host": "0.0.0.0"}, "api_key_file"),
         ({"tls_key": missing}, "passed together"),
         ({"grace": -1}, "`grace`"),
+        ({"drain_delay": -1}, "`drain_delay`"),
         ({"tls_certificate": missing, "tls_key": missing}, pem_error.format("missing")),
         ({"tls_certificate": empty, "tls_key": empty}, pem_error.format("empty")),
     ):

@@ -70,7 +70,7 @@ class OneModel:
 
     def __init__(self):
         self.model = Identity()
-        self.is_ready, self.is_draining = True, False
+        self.is_ready, self.is_terminating = True, False
         self.calls = []
 
     def names(self):

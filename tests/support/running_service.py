@@ -68,6 +68,11 @@ class Site:
         """Run a coroutine in the service's event loop; return its result."""
         return self.submit(coroutine).result()
 
+    def skip(self, seconds):
+        """Advance the clock of the service's event loop."""
+        now = self._loop.time
+        self._loop.call_soon_threadsafe(setattr, self._loop, "time", lambda: now() + seconds)
+
     def stop(self):
         self.web.close()
         finished = self.call(self.service.stop())

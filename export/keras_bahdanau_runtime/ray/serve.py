@@ -107,6 +107,7 @@ class _Replica:
         )
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        repository.is_terminating = True
         await service.engine.drain(self._settings.grace)
         service.engine.close()
         repository.close()

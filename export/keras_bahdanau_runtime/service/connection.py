@@ -63,7 +63,7 @@ class Connection(HttpToolsProtocol):
         arguments: Passed to uvicorn's protocol.
         max_connections: int, connections at once. A further connection gets a 503 response and is
             closed. `None` for any number.
-        is_draining: Function that returns whether the service is about to stop, so that each
+        is_terminating: Function that returns whether the service is about to stop, so that each
             response is the last of its connection.
         is_stopping: Function that returns whether the service closes its connections.
         options: Passed to uvicorn's protocol.
@@ -73,13 +73,13 @@ class Connection(HttpToolsProtocol):
         self,
         *arguments: Any,
         max_connections: int | None = None,
-        is_draining: Callable[[], bool],
+        is_terminating: Callable[[], bool],
         is_stopping: Callable[[], bool],
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._max_connections = max_connections
-        self._is_draining, self._is_stopping = is_draining, is_stopping
+        self._is_terminating, self._is_stopping = is_terminating, is_stopping
         self._timer: asyncio.TimerHandle | None = None  # runs while a request is arriving
         self._in_head = True  # the head of the next request is not complete
         self._head_bytes = 0  # received so far
@@ -142,7 +142,7 @@ class Connection(HttpToolsProtocol):
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
         earlier = self.cycle
         super().on_headers_complete()
-        if self._is_draining() and self.cycle.keep_alive:
+        if self._is_terminating() and self.cycle.keep_alive:
             if earlier is self._last_cycle and earlier is not None and not earlier.response_started:
                 earlier.keep_alive = True  # a pipelined request follows
             self.cycle.keep_alive, self._last_cycle = False, self.cycle
@@ -272,7 +272,7 @@ class Connection(HttpToolsProtocol):
             self._discard_rest()
 
     def _close_after_response(self) -> None:
-        if self._timer is None and not self._is_draining():
+        if self._timer is None and not self._is_terminating():
             self._close()
             return
         if self._timer is None:

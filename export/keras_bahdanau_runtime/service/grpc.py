@@ -90,7 +90,7 @@ async def start(
         share_port: bool. Whether other processes listen on the same port.
 
     Returns:
-        `grpc.aio.Server` with the additional attributes `port` and, for `stop`, `calls`.
+        `grpc.aio.Server` with the additional attributes `port` and, for `stop_accepting`, `calls`.
 
     Raises:
         OSError: The server cannot listen on the address.
@@ -136,21 +136,25 @@ async def start(
     return server
 
 
-async def stop(server: Any, seconds: float) -> None:
-    """Stop a server, and answer every call that has arrived.
+async def stop_accepting(server: Any, seconds: float) -> "asyncio.Future[None]":
+    """Close the connections of a server to new calls, and answer every call that has arrived.
 
     gRPC cancels calls that it has received but not yet passed to Python. Therefore answers to
     further calls wait until no call arrives and the server has closed its connections to new calls.
+    Clients send later calls over a new connection.
 
     Args:
         server: Returned by `start`.
         seconds: float, time until calls that are not answered are cancelled.
+
+    Returns:
+        Future that is done once all calls are answered or cancelled.
     """
     await server.calls.hold()
     stopping = asyncio.ensure_future(server.stop(seconds))
     await asyncio.sleep(_QUIET_SECONDS)
     server.calls.release()
-    await stopping
+    return stopping
 
 
 class _Service:
@@ -167,11 +171,11 @@ class _Service:
 
     async def ServerReady(self, request: Any) -> Any:
         repository = self._repository
-        ready = repository.is_ready and not repository.is_draining
+        ready = repository.is_ready and not repository.is_terminating
         return messages.message_class("ServerReadyResponse")(ready=ready)
 
     async def ModelReady(self, request: Any) -> Any:
-        ready = not self._repository.is_draining
+        ready = not self._repository.is_terminating
         try:
             self._repository.get(request.name, request.version)
         except ServiceError:
@@ -240,18 +244,18 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(self, request: Any, context: Any) -> None:
         last_status = None
         while True:
-            draining = self._repository.is_draining
+            is_last = self._repository.is_terminating
             status = self._status(request.service)
             if status != last_status:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
                 last_status = status
-            if draining:
+            if is_last:
                 return
             await asyncio.sleep(_HEALTH_POLL_SECONDS)
 
     def _status(self, name: str) -> Any:
         statuses, repository = health_pb2.HealthCheckResponse, self._repository
-        serving = not repository.is_draining
+        serving = not repository.is_terminating
         if not name:
             serving = serving and repository.is_ready
         else:

@@ -107,7 +107,7 @@ def create_server(
         http=functools.partial(  # type: ignore[arg-type]
             Connection,
             max_connections=max_connections,
-            is_draining=lambda: repository.is_draining,
+            is_terminating=lambda: repository.is_terminating,
             is_stopping=is_stopping,
         ),
         ws="none",
@@ -306,7 +306,7 @@ def _model_endpoints(repository: Repository, prefix: str) -> list[Endpoint]:
         return _json({**names, **tensors})
 
     async def ready(request: Request) -> Response:
-        if repository.is_draining:
+        if repository.is_terminating:
             raise ServiceError("unavailable", STOPPING, retry_after=1)
         return _json({"name": get_model(request).name, "ready": True})
 
@@ -346,7 +346,8 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
 
     async def ready(request: Request) -> Response:
         if not repository.is_ready:
-            raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
+            reason = STOPPING if repository.is_terminating else "Not every model is ready."
+            raise ServiceError("unavailable", reason, retry_after=1)
         return _json({"ready": True})
 
     async def statistics(request: Request) -> Response:

@@ -51,6 +51,8 @@ class Repository:
 
     Attributes:
         is_shared: bool. Whether other processes of this service have the same models.
+        is_terminating: bool. Whether the service is about to stop. It is not ready then, even while
+            it still accepts requests.
 
     Raises:
         ValueError: A name is not valid in a URL, or two models would have the same name.
@@ -80,7 +82,7 @@ class Repository:
                 f"not have the names {sorted(duplicates)}, which are those of graph models",
                 received=str(sorted(sources)),
             )
-        self.is_shared = False
+        self.is_shared = self.is_terminating = False
         self._models: dict[str, list[Model]] = {}  # by source, the lowest version first
         self._unloaded: set[str] = set()  # sources that a client has unloaded
         self._reasons: dict[str, str] = {}  # why a source is missing or outdated
@@ -90,11 +92,6 @@ class Repository:
         # Not the event loop's own pool: Python would wait for its threads at exit.
         self._pool = ThreadPoolExecutor(thread_name_prefix="keras_bahdanau opening")
         self._opening: set[object] = set()
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the service is about to stop."""
-        return self.engine.is_draining
 
     @property
     def is_opening(self) -> bool:
@@ -109,7 +106,7 @@ class Repository:
     @property
     def is_ready(self) -> bool:
         """Whether every source is loaded, except those that a client has unloaded."""
-        return not self.is_draining and {*self._models, *self._unloaded} == set(self.sources)
+        return not self.is_terminating and {*self._models, *self._unloaded} == set(self.sources)
 
     def names(self) -> list[tuple[str, list[str]]]:
         """Return the names of the models with their versions."""

@@ -143,21 +143,32 @@ class Service:
                 await self.repository.load(source)
 
     async def stop(self) -> bool:
-        """Refuse new work, finish the accepted work, close, and return whether all of it finished.
+        """Stop after `drain_delay`, and return whether all accepted work finished.
+
+        The service is not ready from now on. With a delay, it accepts all requests until no more
+        can arrive. Without one, it refuses new work until the accepted work is finished.
 
         Raises:
             Exception: Raised by the HTTP server.
         """
+        self.repository.is_terminating = True
+        delay = self.settings.drain_delay if self._tasks else 0.0  # no tasks: the start failed
+        if delay:
+            await asyncio.wait(self._tasks[:1], timeout=delay)  # the HTTP server may fail
         end = time.monotonic() + self.settings.grace
-        finished = await self.engine.drain(self.settings.grace)
+        stopping = None
+        if self._grpc is not None:  # its clients send until their connections are closed
+            from keras_bahdanau_runtime.service import grpc as grpc_server
+
+            seconds = self.settings.grace + _FLUSH_SECONDS
+            stopping = await grpc_server.stop_accepting(self._grpc, seconds)
+        if delay:
+            self._http.should_exit = True
+            await asyncio.wait(self._tasks[:1], timeout=max(0.0, end - time.monotonic()))
+        finished = await self.engine.drain(max(0.0, end - time.monotonic()))
         for task in self._tasks[1:]:
             task.cancel()
         remaining = max(_FLUSH_SECONDS, end - time.monotonic())  # to send large responses
-        stopping = None
-        if self._grpc is not None:
-            from keras_bahdanau_runtime.service import grpc as grpc_server
-
-            stopping = asyncio.ensure_future(grpc_server.stop(self._grpc, remaining))
         if self._listener is not None and not self._tasks:  # the start failed
             self._listener.close()
         elif self._http is not None:
@@ -208,7 +219,11 @@ class Service:
         if on_started is not None:
             on_started()
         await asyncio.wait({stopping, self._tasks[0]}, return_when="FIRST_COMPLETED")
-        logger.info("Draining: %g seconds for accepted work.", self.settings.grace)
+        logger.info(
+            "Stopping: accepting requests for %g seconds, then finishing them within %g seconds.",
+            self.settings.drain_delay,
+            self.settings.grace,
+        )
         return await self.stop()
 
 

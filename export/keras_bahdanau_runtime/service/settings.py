@@ -123,6 +123,12 @@ class Settings:
     grace: float = option(
         30.0, "Seconds to finish accepted requests after SIGTERM.", panel="System"
     )
+    drain_delay: float = option(
+        0.0,
+        "Seconds after SIGTERM in which requests are still accepted, while the service is not ready "
+        "and load balancers remove it.",
+        panel="System",
+    )
     log_format: str = option("text", "Format of the log: text or json.", panel="System")
     # In seconds.
     max_wait: float = option(
@@ -170,7 +176,7 @@ class Settings:
         if self.log_format not in ("text", "json"):
             raise argument_error("log_format", 'be "text" or "json"', self.log_format)
         check_positive(batch_size=self.batch_size, processes=self.processes)
-        for name in ("watch", "grace", "max_wait"):
+        for name in ("watch", "grace", "drain_delay", "max_wait"):
             check_range(name, getattr(self, name), float, 0)
         for name in ("port", "grpc_port"):
             if getattr(self, name) is not None:
