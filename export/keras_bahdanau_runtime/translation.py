@@ -41,7 +41,7 @@ class Translation:
 
     Args:
         text: str. The translation.
-        score: float. Score of the search; higher is better.
+        score: float. Score of the search; higher is better. `None` for a blank text.
         tokens: list of str. Readable pieces of `text`; the last one is `"</s>"` if the sentence is
             complete. A character that consists of several tokens is shown at the last of them.
         source_tokens: list of str. The same for the source.
@@ -62,7 +62,7 @@ class Translation:
     """
 
     text: str
-    score: float
+    score: float | None
     tokens: list[str]
     source_tokens: list[str]
     alignment: NDArray[np.float32] | None = field(repr=False)
@@ -126,8 +126,8 @@ def translate_texts(
 ) -> list[Translation] | list[list[Translation]]:
     """Translate texts in batches of similar length, and return the results in input order.
 
-    A blank text (empty or only white space) gives an empty `Translation` with score 0; the search
-    is not called for it.
+    A blank text (empty or only white space) gives an empty `Translation` without a score; the
+    search is not called for it.
 
     Args:
         texts: list of str, one sentence each.
@@ -311,7 +311,7 @@ def _too_long(limit: int, length: int, where: str = "") -> ArgumentError:
 
 def empty_translation(alignments: bool) -> Translation:
     """Return the `Translation` of a blank text, with an empty alignment if `alignments`."""
-    return Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
+    return Translation("", None, [], [], np.zeros((0, 0), np.float32) if alignments else None)
 
 
 def _failed(reason: str) -> Translation:

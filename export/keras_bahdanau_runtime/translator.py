@@ -281,8 +281,8 @@ class Translator:
     ) -> list[Any]:
         """Translate texts in batches of similar length, and return the results in input order.
 
-        A blank text (empty or only white space) gives an empty `Translation` with score 0; the
-        model is not run for it.
+        A blank text (empty or only white space) gives an empty `Translation` without a score;
+        the model is not run for it.
 
         Args:
             texts: list of str, one sentence each.

@@ -355,7 +355,7 @@ class GenerationMixin:
         """Translate texts in batches of similar length.
 
         `Translator.translate` returns the same for the exported model. The translation of a blank
-        text is empty and has the score 0. Translations have a confidence if `self.calibration` is
+        text is empty and has no score. Translations have a confidence if `self.calibration` is
         a `Calibration`, which `load_best` loads from a run that was exported.
 
         Args:

@@ -20,6 +20,13 @@ def test_plain_text_is_the_best_translation():
     assert OutputFormat().lines(3, [FAILED]) == [""]
 
 
+def test_a_blank_text_has_no_score():
+    blank = Translation("", None, [], [], None)
+    assert OutputFormat(scores=True).lines(3, [blank]) == ["3 |||  ||| "]
+    [line] = OutputFormat(as_json=True).lines(3, [blank])
+    assert json.loads(line)["translations"][0]["score"] is None
+
+
 def test_an_n_best_list_has_a_line_per_translation():
     lines = OutputFormat(n_best=2).lines(3, [BEST, SECOND])
     assert lines == ["3 ||| ein Rad ||| -0.250000", "3 ||| Rad ||| -1.500000"]

@@ -156,19 +156,26 @@ async def test_a_full_queue_refuses_requests_until_it_empties(limits):
     with pytest.raises(ServiceError) as caught:
         await ask(engine, job, "z", "w")
     assert caught.value.kind == "overloaded" and caught.value.retry_after >= 1
+    assert f"2 of {limits.queue} texts and 2 of {limits.queued_tokens} tokens" in str(caught.value)
     job.gate.set()
     assert await running == ["x", "y"]
     assert await ask(engine, job, "z", "w") == ["z", "w"]
 
 
-@pytest.mark.parametrize("limits", [Limits(queue=3), Limits(queued_tokens=3)])
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(queue=3), "at most 3 texts, .* Received: 4$"),
+        (Limits(queued_tokens=7), "at most 7 tokens, .* Received: 8$"),
+    ],
+)
 @in_event_loop
-async def test_a_request_larger_than_the_queue_is_not_to_be_retried(limits):
+async def test_a_request_larger_than_the_queue_is_not_to_be_retried(limits, message):
     engine, job = make_engine(limits=limits), Echo()
     job.gate.set()
-    assert await ask(engine, job, "x", "y", "z") == ["x", "y", "z"]
-    with pytest.raises(ServiceError, match="Received: 4 of 4") as caught:
-        await ask(engine, job, "x", "y", "z", "w")
+    assert await ask(engine, job, "xx", "yy", "zz") == ["xx", "yy", "zz"]
+    with pytest.raises(ServiceError, match=message) as caught:
+        await ask(engine, job, "xx", "yy", "zz", "ww")
     assert caught.value.kind == "too_large" and caught.value.retry_after is None
 
 

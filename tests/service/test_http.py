@@ -305,6 +305,7 @@ def test_one_text_or_several_are_translated(web):
     texts = ["a man", "", "नमस्ते 🙂", "a dog"]
     translations = translate(web, texts).json()["translations"]
     assert [translation["text"] for translation in translations] == texts
+    assert [each["score"] is None for each in translations] == [not text for text in texts]
 
 
 @pytest.mark.parametrize("rows", [1, 60, 200])
@@ -532,11 +533,12 @@ def test_a_body_without_json_is_the_only_input(web, model, body, outputs):
 
 
 def test_a_tensor_of_texts_is_translated(web):
-    texts = {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a man", "नमस्ते"]}
+    texts = {"name": "text", "datatype": "BYTES", "shape": [3], "data": ["a man", "नमस्ते", " "]}
     request = {"inputs": [texts], "parameters": {"n_best": 2, "alignments": True}}
     outputs = {output["name"]: output for output in infer(web, "copy", request).json()["outputs"]}
-    assert outputs["translation"]["shape"] == [2, 2]
-    assert outputs["translation"]["data"] == ["a man", "", "नमस्ते", ""]
+    assert outputs["translation"]["shape"] == [3, 2]
+    assert outputs["translation"]["data"] == ["a man", "", "नमस्ते", "", "", ""]
+    assert np.float32(outputs["score"]["data"][4:]).tolist() == [np.finfo(np.float32).min] * 2
     assert json.loads(outputs["alignment"]["data"][0]) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     request = {"inputs": [texts], "parameters": {"n_best": 3}}
     problem(infer(web, "copy", request), 400, "n_best")

@@ -7,8 +7,8 @@ it needs numpy 1.26.
 The input `text` is BYTES of shape `[n, 1]`, one UTF-8 sentence each. The outputs of shape
 `[n, n_best]` are `translation` BYTES, `score` FP32, and `alignment` BYTES with the attention
 weights as JSON. If a text has fewer hypotheses, its remaining texts are empty, and their scores the
-smallest float32. A calibrated artifact has two more, `confidence` and `expected_errors` FP32, which
-are -1 for hypotheses without a confidence.
+smallest float32, as is the score of a blank text. A calibrated artifact has two more, `confidence`
+and `expected_errors` FP32, which are -1 for hypotheses without a confidence.
 
 Two more inputs `[n, 1]` are optional: `prefix`, the beginning of each translation, empty for none,
 and `required`, a JSON list of the phrases that each translation contains, empty for none.
@@ -134,7 +134,8 @@ class TritonPythonModel:
                 if hypothesis.error is not None:
                     return triton.InferenceResponse(error=triton.TritonError(hypothesis.error))
                 translation[row, column] = hypothesis.text.encode("utf-8")
-                score[row, column] = hypothesis.score
+                if hypothesis.score is not None:
+                    score[row, column] = hypothesis.score
                 if hypothesis.confidence is not None:
                     for name, values in confidences.items():
                         values[row, column] = getattr(hypothesis, name)

@@ -24,7 +24,7 @@ class OutputFormat:
     Without arguments, a row is the best translation. With any argument but `as_json`, a row has one
     line per translation, `0 ||| text ||| score`, as in Moses: the number of the row from 0, then
     the tokens, separated by spaces and with ▁ for a space in a token, and the alignment, if
-    requested. With `as_json`, a row is one JSON object with all
+    requested. A blank text has no score. With `as_json`, a row is one JSON object with all
     fields of its translations.
 
     Raises:
@@ -115,7 +115,7 @@ class OutputFormat:
     def _line(self, row: int, translation: "Translation") -> str:
         columns = [str(row), one_line(translation.text)]
         if self.scores or self.n_best:
-            columns.append(f"{translation.score:.6f}")
+            columns.append("" if translation.score is None else f"{translation.score:.6f}")
         if self.tokens:
             tokens = (token.replace(" ", _SPACE) for token in translation.tokens)
             columns.append(one_line(" ".join(token for token in tokens if token)))

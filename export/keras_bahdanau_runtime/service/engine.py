@@ -286,12 +286,13 @@ class Engine:
         if self.is_draining and not is_accepted:
             raise ServiceError("unavailable", STOPPING, retry_after=1)
         max_texts, max_tokens = self.limits.queue, self.limits.queued_tokens
-        if count > max_texts or tokens > max_tokens:
-            raise ServiceError(
-                "too_large",
-                f"A request must be at most {max_texts} texts of {max_tokens} tokens in all. "
-                f"Received: {count} of {tokens}",
-            )
+        for number, limit, name in ((count, max_texts, "texts"), (tokens, max_tokens, "tokens")):
+            if number > limit:
+                raise ServiceError(
+                    "too_large",
+                    f"A request must have at most {limit} {name}, as many as the queue. Send fewer "
+                    f"or shorter texts. Received: {number}",
+                )
         if not is_short:  # one of them may fill an empty queue
             max_texts = max(count, int(_SHARE_OF_LONG * max_texts))
             max_tokens = max(tokens, int(_SHARE_OF_LONG * max_tokens))
@@ -299,8 +300,9 @@ class Engine:
         if not has_room or self._reserved_tokens + tokens > max_tokens:
             raise ServiceError(
                 "overloaded",
-                f"The queue is full: {self._reserved} texts of {self._reserved_tokens} tokens. "
-                "Retry later.",
+                f"The queue is full: {self._reserved} of {self.limits.queue} texts and "
+                f"{self._reserved_tokens} of {self.limits.queued_tokens} tokens wait or run. Retry "
+                "later.",
                 retry_after=self._estimate_wait(),
             )
 

@@ -63,7 +63,7 @@ from keras_bahdanau_runtime.translator import Translator
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 MAX_ALTERNATIVES = 20
-_NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
+_NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis and of a blank text
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
@@ -565,7 +565,8 @@ class TextModel(Model):
             for column, hypothesis in enumerate(hypotheses):
                 index = (row,) if n_best == 1 else (row, column)
                 translations[index] = hypothesis.text.encode("utf-8")
-                scores[index] = hypothesis.score
+                if hypothesis.score is not None:
+                    scores[index] = hypothesis.score
                 if hypothesis.confidence is not None:
                     for name, values in confidences.items():
                         values[index] = getattr(hypothesis, name)

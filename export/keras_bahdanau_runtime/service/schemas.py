@@ -178,7 +178,7 @@ class Hypothesis(_Body):
     """One translation of a text."""
 
     text: str
-    score: float
+    score: float | None = Field(description="null for a blank text")
     tokens: list[str]
     source_tokens: list[str]
     alignment: list[list[float]] | None

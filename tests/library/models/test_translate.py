@@ -47,7 +47,7 @@ def test_translate_returns_the_text_and_score_of_generate(model, tokenizer, gene
     rows = iter(range(len(TEXTS)))
     for text, hypotheses in zip(TEXTS, translations, strict=True):
         if not text.strip():
-            assert [(t.text, t.score, t.tokens) for t in hypotheses] == [("", 0.0, [])]
+            assert [(t.text, t.score, t.tokens) for t in hypotheses] == [("", None, [])]
             continue
         row, source_tokens = next(rows), tokenizer.source_tokens(text)
         for k, translation in enumerate(hypotheses):
