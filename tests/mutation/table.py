@@ -1823,7 +1823,7 @@ MUTATIONS = (
     ),
     Mutation(
         "service-decodes-without-the-source",
-        "keras_bahdanau_runtime:_SearchJob._run",
+        "keras_bahdanau_runtime:_SearchJob._decode",
         "self._tokenizer.for_source(payload.text)",
         "self._tokenizer",
         "service/test_options.py",

@@ -166,6 +166,8 @@ def test_calls_are_counted_and_have_ids(server, caplog):
     lines = {line.request_id: line.getMessage() for line in caplog.records}
     assert lines["of identity"] == "ModelMetadata OK"
     assert lines["of stranger"] == "ModelMetadata NOT_FOUND"
+    fields = {line.request_id: (line.model, line.error) for line in caplog.records}
+    assert fields["of identity"] == ("identity", "") and fields["of stranger"] == ("", "not_found")
     after = server.metrics.render().decode()
     for status, model in (("OK", "identity"), ("NOT_FOUND", "")):
         line = f'requests_total{{call="ModelMetadata",code="{status}",model="{model}"}} (.*)'

@@ -5,8 +5,10 @@ import contextlib
 import gzip
 import http.client
 import json
+import platform
 import re
 import socket
+import sys
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -609,7 +611,7 @@ def test_texts_that_are_being_encoded_take_room_in_the_queue(tmp_path):
     with encoding_blocked(tmp_path, limits=Limits(queue=5)) as (service, gate):
         first, error = service.call(translate_twice(service.service.repository.get("m")))
         gate.set()
-        assert error.kind == "overloaded" and "4 texts" in str(error)
+        assert error.kind == "overloaded" and "4 of 5 texts" in str(error)
         assert len(service.call(asyncio.wait_for(first, timeout=None))) == 4
         assert translate(service.web, ["a", "b"]).status_code == 200
 
@@ -629,6 +631,11 @@ def test_requests_are_counted_in_statistics_and_metrics(web):
     for name in ("requests_total", "errors_total", "queue_length", "queue_seconds_bucket",
                  "batch_size_bucket", "tokens_total", "request_seconds_bucket"):  # fmt: skip
         assert f"keras_bahdanau_{name}" in text
+    assert f'keras_bahdanau_build_info{{python="{platform.python_version()}",version="' in text
+    assert "keras_bahdanau_requests_in_flight 1.0" in text  # the one that reads the metrics
+    if sys.platform == "linux":
+        assert "\nprocess_resident_memory_bytes " in text
+        assert "\nprocess_cpu_seconds_total " in text
     assert 'batch_size_sum{model="whole"}' in text
     assert 'requests_total{call="translate",code="200",model="whole"}' in text
     web.get("/v2/models/random/infer")

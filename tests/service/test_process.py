@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import hashlib
 import http.client
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -336,6 +338,11 @@ def mapped_counters(process_ids):
     return [line.split()[-1] for line in maps.splitlines() if line.endswith(".db")]
 
 
+def resident_bytes(process_id):
+    pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_processes_share_a_port_and_are_replaced(artifact):
     with serving(artifact, "--port", free_port(), "--processes", 2) as (process, url):
         pids = children(process)
@@ -353,6 +360,12 @@ def test_processes_share_a_port_and_are_replaced(artifact):
                 if response.status_code != 503:  # the process that stops refuses it
                     assert texts(response) == ["a man"]
                     responses += 1
+        if sys.platform == "linux":
+            metrics = httpx.get(f"{url}/metrics", timeout=30).text
+            assert "keras_bahdanau_requests_in_flight 1.0" in metrics
+            memory = [resident_bytes(number) for number in children(process)]
+            [total] = re.findall(r"^process_resident_memory_bytes (\S+)", metrics, re.MULTILINE)
+            assert float(total) > 1.5 * max(memory)  # the sum of two
         for call in ("load", "unload"):  # would reach one worker only
             response = httpx.post(f"{url}/v2/repository/models/copy/{call}", timeout=30)
             assert response.status_code == 409 and "--watch" in response.json()["error"]
@@ -430,6 +443,20 @@ def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):
         first, second = response.json()["translations"]
         assert second["score"] / 4 == first["score"] / 3  # both come from the same artifact
     assert texts(responses[-1]) == ["a man", "a dog a"]
+
+
+def test_the_metrics_name_the_artifact_that_is_served(tmp_path):
+    def digest():
+        return hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest()[:12]
+
+    path = marked(tmp_path / "a", 1)
+    first = digest()
+    with site({"a": path}, model_threads=1) as service:
+        marked(path, 2, overwrite=True)
+        assert service.web.post("/v2/repository/models/a/load").status_code == 200
+        metrics = service.web.get("/metrics").text
+    pattern = r'model_info\{artifact="(.*)",model="a",version="1"\} (.*)'
+    assert dict(re.findall(pattern, metrics)) == {first: "0.0", digest(): "1.0"}
 
 
 def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
@@ -644,9 +671,11 @@ def test_http_and_grpc_may_be_encrypted(artifact, tmp_path):
             assert client.is_model_ready("a")
 
 
-def test_json_log_lines_have_request_ids(artifact):
+def test_json_log_lines_have_the_fields_of_their_requests(artifact):
     with serving(artifact, "--port", 0, "--log-format", "json") as (process, url):
         httpx.get(f"{url}/models", headers={"X-Request-ID": "abc"})
+        for name, text in (("texts", ["a man", ""]), ("long", 1025 * "a ")):
+            httpx.post(f"{url}/translate", json={"text": text}, headers={"X-Request-ID": name})
         httpx.get(f"{url}/a%0A%1B[2Jb", headers={"X-Request-ID": "odd"})
         address = httpx.URL(url)
         with socket.create_connection((address.host, address.port)) as connection:
@@ -657,6 +686,13 @@ def test_json_log_lines_have_request_ids(artifact):
     lines = [json.loads(line) for line in process.log_lines]
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}
     assert by_id["abc"]["message"] == "GET /models 200" and by_id["abc"]["milliseconds"] >= 0
+    assert {*by_id["abc"]} == {"time", "level", "message", "request_id", "milliseconds"}
+    line = by_id["texts"]
+    assert (line["model"], line["texts"], line["tokens"]) == ("copy", 2, 3)  # a, man and the end
+    assert line["queue_milliseconds"] >= 0 and "error" not in line
+    parts = line["queue_milliseconds"] + line["run_milliseconds"]
+    assert 0 < line["run_milliseconds"] <= parts <= line["milliseconds"] + 0.01  # it is rounded
+    assert by_id["long"]["error"] == "too_large" and by_id["long"]["model"] == "copy"
     assert by_id["odd"]["message"] == "GET /a%0A%1B[2Jb 404"
     assert [line["level"] for line in lines if "Invalid HTTP" in line["message"]] == ["info"]
 

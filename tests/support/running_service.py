@@ -29,6 +29,9 @@ class Echo:
             raise ArithmeticError("bad")
         return list(payloads)
 
+    def decode(self, payloads, outputs):
+        return outputs
+
     def record_times(self, queued, computed):
         pass
 

@@ -27,6 +27,7 @@ from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.bodies import BodyMemory
 from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
+from keras_bahdanau_runtime.service.request_log import RequestLog, WorkTimes
 from keras_bahdanau_runtime.service.settings import Limits
 from keras_bahdanau_runtime.session import available_cores
 
@@ -61,8 +62,12 @@ class Job(Protocol):
     metrics: ModelMetrics
     batches_requests: bool
 
-    def run(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """Return the result for each payload of a batch; called in a thread."""
+    def run(self, payloads: Sequence[Any]) -> Any:
+        """Return the outputs of a batch; called in a thread."""
+        ...
+
+    def decode(self, payloads: Sequence[Any], outputs: Any) -> Sequence[Any]:
+        """Return the result for each payload from the outputs of `run`; called in a thread."""
         ...
 
     def record_times(self, queued: float, computed: float) -> None:
@@ -87,6 +92,7 @@ class _Work:
     future: "asyncio.Future[Any]"
     group: Hashable
     started_at: float = 0.0
+    ran_at: float = 0.0
 
 
 @dataclass(eq=False)
@@ -234,6 +240,8 @@ class Engine:
                     job.record_times(queued, time.monotonic() - now - queued)
                 return results
             finally:
+                if works and (log := RequestLog.current()) is not None:
+                    log.times = _work_times(works)
                 for work in works:
                     if not work.future.done():
                         work.future.cancel()
@@ -493,13 +501,26 @@ def _without(works: "deque[_Work]", batch: list[_Work]) -> "deque[_Work]":
     return deque(work for work in works if id(work) not in chosen)
 
 
+def _work_times(works: Sequence[_Work]) -> WorkTimes:
+    """Return the times of the payloads of one request, which may have failed or been cancelled."""
+    done = time.monotonic()
+    started = min((work.started_at for work in works if work.started_at), default=done)
+    ran = max(work.ran_at for work in works) if all(work.ran_at for work in works) else done
+    return WorkTimes(works[0].queued_at, started, ran, done)
+
+
 def _compute(batch: list[_Work]) -> list[Any]:
     """Return the result or exception of each payload.
 
     If a batch fails, its payloads run one by one, so that only those that fail get the exception.
     """
+    job, payloads = batch[0].job, [work.payload for work in batch]
     try:
-        return list(batch[0].job.run([work.payload for work in batch]))
+        outputs = job.run(payloads)
+        ran_at = time.monotonic()
+        for work in batch:
+            work.ran_at = ran_at
+        return list(job.decode(payloads, outputs))
     except Exception as error:
         if len(batch) == 1:
             return [error]

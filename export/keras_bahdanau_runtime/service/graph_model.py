@@ -155,7 +155,8 @@ class _GraphJob(ModelJob):
         super().__init__(model)
         self._session, self._timeout = model.session, model.engine.limits.timeout
 
-    def _run(self, payloads: Sequence[_GraphPayload]) -> list[Any]:
+    def run(self, payloads: Sequence[_GraphPayload]) -> list[Any]:
+        """Return the outputs of each payload by name."""
         return [run_arrays(self._session, *payload, self._timeout) for payload in payloads]
 
 

@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.service.bodies import LARGE_BODY, BodyMemory
 from keras_bahdanau_runtime.service.connection import BODY_SECONDS, LAST_SECONDS
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.service.metrics import Metrics
-from keras_bahdanau_runtime.service.middleware import ApiKeys, RequestLog
+from keras_bahdanau_runtime.service.middleware import ApiKeys
 from keras_bahdanau_runtime.service.protocol import (
     InferRequest,
     InferResponse,
@@ -33,6 +33,7 @@ from keras_bahdanau_runtime.service.protocol import (
     tensor_from_list,
 )
 from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.service.request_log import RequestLog
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -286,7 +287,8 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._keys.check(metadata)
         except Exception as error:
             failure = _service_error(error, details.method)
-            log = RequestLog(metadata)
+            log = RequestLog.begin(metadata)
+            log.error = failure.kind
             self._metrics.requests.labels("", "", failure.grpc_status).inc()
             log.write(details.method, failure.grpc_status)
 
@@ -394,9 +396,10 @@ def _handler(
     request_class = messages.message_class(f"{method}Request")
 
     async def handle(data: bytes, context: Any) -> Any:
-        log = RequestLog(dict(context.invocation_metadata() or ()))
+        log = RequestLog.begin(dict(context.invocation_metadata() or ()))
         context.set_trailing_metadata(((_REQUEST_ID, log.id),))
         name, status = "", "CANCELLED"
+        metrics.in_flight.inc()
         try:
             request = await _in_thread(len(data), request_class.FromString, data)
             name = getattr(request, "model_name", "") or getattr(request, "name", "")
@@ -405,12 +408,13 @@ def _handler(
             return response
         except Exception as error:
             failure = _service_error(error, method)
-            status = failure.grpc_status
+            status, log.error = failure.grpc_status, failure.kind
             await _abort(context, failure, log.id)
         finally:
             # Clients may send any name, and Prometheus keeps every value of a label.
-            model = name if repository.has(name) else ""
-            metrics.requests.labels(model, method, status).inc()
+            log.model = name if repository.has(name) else ""
+            metrics.in_flight.dec()
+            metrics.requests.labels(log.model, method, status).inc()
             log.write(method, status)
 
     return handle

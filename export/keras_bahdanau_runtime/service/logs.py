@@ -14,6 +14,11 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 _FLUSH_SECONDS = 0.2  # between two writes
 _MAX_LINES = 1000  # that are buffered
 _OTHER_LOGGERS = ("uvicorn", "asyncio", "grpc")
+# Fields of the JSON line of a request, if it has them.
+REQUEST_FIELDS = (
+    *("request_id", "traceparent", "model", "texts", "tokens", "error"),
+    *("milliseconds", "queue_milliseconds", "run_milliseconds"),
+)
 
 
 def log_to_stderr(format: str) -> None:
@@ -96,7 +101,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter with one line of JSON for each record, with the id of its request.
+    """Formatter with one line of JSON for each record, with the fields of its request.
 
     Example:
 
@@ -112,9 +117,9 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
-        for name in ("request_id", "traceparent", "milliseconds"):
-            value = getattr(record, name, "")
-            if value != "":
+        for name in REQUEST_FIELDS:
+            value = getattr(record, name, None)
+            if value not in (None, ""):
                 line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -1,9 +1,12 @@
 """Metrics of a service: Prometheus metrics, and the statistics of Triton."""
 
+import functools
 import os
+import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prometheus_client import (
@@ -11,14 +14,20 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     generate_latest,
     multiprocess,
 )
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from keras_bahdanau_runtime.version import __version__
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _COSTS = tuple(10**exponent for exponent in range(2, 10))
 _PREFIX = "keras_bahdanau_"
+_PROCESS_METRICS = ("process_resident_memory_bytes", "process_cpu_seconds")
 
 
 class ModelMetrics(NamedTuple):
@@ -40,6 +49,9 @@ class Metrics:
             the response.
         errors: Counter of requests that a model failed to answer, by `model` and `kind`, a name of
             `KINDS`.
+        in_flight: Gauge of the requests that have no complete response yet.
+        models: Gauge by `model`, `version` and `artifact`, 1 while the model is served, then 0.
+            `artifact` is the beginning of the SHA-256 of its `manifest.json`.
         queue: Gauge of the texts that wait or run.
         bodies: Gauge of the bytes of bodies that are arriving or being parsed.
         wait: Histogram of the seconds that a text waited, by `model`.
@@ -63,6 +75,27 @@ class Metrics:
         )
         self.errors: Counter = metric(
             Counter, "errors", "Requests that a model failed to answer.", ("model", "kind")
+        )
+        build: Gauge = metric(
+            Gauge,
+            "build_info",
+            "Versions of the service, with the value 1.",
+            ("version", "python"),
+            multiprocess_mode="livemax",
+        )
+        build.labels(__version__, platform.python_version()).set(1)
+        self.models: Gauge = metric(
+            Gauge,
+            "model_info",
+            "1 for each model that is served, and 0 for earlier ones.",
+            ("model", "version", "artifact"),
+            multiprocess_mode="livemax",
+        )
+        self.in_flight: Gauge = metric(
+            Gauge,
+            "requests_in_flight",
+            "Requests without a complete response, with the one that reads the metrics.",
+            multiprocess_mode="livesum",
         )
         self.queue: Gauge = metric(
             Gauge, "queue_length", "Texts that wait or run.", multiprocess_mode="livesum"
@@ -97,6 +130,8 @@ class Metrics:
             ("model",),
             buckets=_SECONDS,
         )
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            self.registry.register(_Processes([os.getpid()]))
 
     def for_model(self, name: str) -> ModelMetrics:
         """Return the metrics of a model. Keep the result: the lookup takes longer than counting."""
@@ -114,7 +149,32 @@ class Metrics:
             return bytes(generate_latest(self.registry))
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        # The file of a process with live gauges is deleted when the process ends.
+        files = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).glob("gauge_livesum_*.db")
+        registry.register(_Processes([int(file.stem.rpartition("_")[2]) for file in files]))
         return bytes(generate_latest(registry))
+
+
+class _Processes(Collector):
+    """Memory and processor time of processes, summed, if the system has `/proc`."""
+
+    def __init__(self, process_ids: Sequence[int]) -> None:
+        self._collectors = [
+            ProcessCollector(pid=functools.partial(int, process_id), registry=None)
+            for process_id in process_ids
+        ]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        sums: dict[str, Metric] = {}
+        for collector in self._collectors:
+            for metric in collector.collect():
+                if metric.name in _PROCESS_METRICS:
+                    total = sums.setdefault(metric.name, metric)
+                    if total is not metric:
+                        value = total.samples[0].value + metric.samples[0].value
+                        total.samples[0] = total.samples[0]._replace(value=value)
+        return sums.values()
 
 
 class Statistics:

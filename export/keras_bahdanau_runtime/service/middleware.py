@@ -1,10 +1,8 @@
-"""Access checks, request ids and the request log, for HTTP and gRPC."""
+"""Access checks, and the middleware of HTTP."""
 
 import hmac
 import ipaddress
 import logging
-import random
-import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,13 @@ from starlette.types import Receive, Scope, Send
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics
+from keras_bahdanau_runtime.service.request_log import RequestLog
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _PATHS_WITHOUT_KEY = {"/", "/v2/health/live", "/v2/health/ready"}
 # Values of `Sec-Fetch-Site`. "none": the user typed the address.
 _SAME_SITE = ("same-origin", "none")
-_MAX_LOGGED = 128  # characters of a value that a client sends
-_random = random.Random()  # ids are not secret, and the system's generator takes 0.1 ms
 
 
 class ApiKeys:
@@ -83,52 +80,6 @@ class ApiKeys:
             )
 
 
-class RequestLog:
-    """Id and duration of one request, for its line in the log.
-
-    Args:
-        headers: HTTP headers or gRPC metadata. The id is the header `x-request-id`; a request
-            without one gets a random id.
-
-    Attributes:
-        id: str.
-        trace: str, the header `traceparent`, or "".
-    """
-
-    def __init__(self, headers: Mapping[str, Any]) -> None:
-        self._start = time.perf_counter()
-        self.trace = _printable_ascii(headers.get("traceparent", ""))
-        self.id = _printable_ascii(headers.get("x-request-id", ""))
-        self.id = self.id or f"{_random.getrandbits(64):016x}"
-
-    def write(self, call: str, status: Any) -> None:
-        """Write the line.
-
-        Args:
-            call: Method and path of HTTP, or method of gRPC, as the client sent it.
-            status: Status of the response.
-        """
-        milliseconds = round(1000 * (time.perf_counter() - self._start), 2)
-        extra = {"request_id": self.id, "traceparent": self.trace, "milliseconds": milliseconds}
-        # `logger.info` would search the stack for its caller, which no line contains.
-        if logger.isEnabledFor(logging.INFO):
-            arguments = (_printable_ascii(call), status)
-            record = (logger.name, logging.INFO, "", 0, "%s %s", arguments, None)
-            logger.handle(logger.makeRecord(*record, extra=extra))
-
-
-def _printable_ascii(value: str) -> str:
-    r"""Return the printable ASCII characters of a client's value, which may be cut.
-
-    >>> _printable_ascii("a\x1b[2J\nb")
-    'a[2Jb'
-    """
-    short = value[:_MAX_LOGGED]
-    if short.isascii() and short.isprintable():
-        return short
-    return "".join(c for c in short if c.isascii() and c.isprintable())
-
-
 class Middleware:
     """ASGI middleware that checks, logs and counts each HTTP request and answers its errors.
 
@@ -162,7 +113,7 @@ class Middleware:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        log = RequestLog(headers)
+        log = RequestLog.begin(headers)
         status = 0
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
@@ -175,25 +126,28 @@ class Middleware:
                 message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 
+        self._metrics.in_flight.inc()
         try:
             self._check_access(scope, headers)
             scope["app"] = self  # makes Starlette's router raise `HTTPException`
             await self._app(scope, receive, send_with_id)
-        except HTTPException as error:
-            await _response(_routing_error(scope, error))(scope, receive, send_with_id)
-        except ServiceError as error:
-            await _response(error)(scope, receive, send_with_id)
+        except (HTTPException, ServiceError) as error:
+            failure = error if isinstance(error, ServiceError) else _routing_error(scope, error)
+            log.error = failure.kind
+            await _response(failure)(scope, receive, send_with_id)
         except Exception:
             logger.exception("The request %s failed.", log.id)
+            log.error = "internal"
             if not status:
                 failure = ServiceError("internal", "The service failed. Its log has the reason.")
                 await _response(failure)(scope, receive, send_with_id)
         finally:
             name = scope.get("path_params", {}).get("name", "")
             # Clients may send any name, and Prometheus keeps every value of a label.
-            model = scope.get("model", name if self._is_model(name) else "")
+            log.model = scope.get("model", name if self._is_model(name) else "")
             call = getattr(scope.get("endpoint"), "__name__", "")
-            self._metrics.requests.labels(model, call, str(status)).inc()
+            self._metrics.in_flight.dec()
+            self._metrics.requests.labels(log.model, call, str(status)).inc()
             log.write(f"{scope['method']} {scope['raw_path'].decode('latin-1')}", status)
 
     def _check_access(self, scope: Scope, headers: Mapping[str, str]) -> None:

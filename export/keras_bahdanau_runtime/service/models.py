@@ -47,6 +47,7 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
     json_array,
 )
+from keras_bahdanau_runtime.service.request_log import RequestLog
 from keras_bahdanau_runtime.signature import SCORE_FILE, STEP_FILE
 from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import pad
@@ -76,9 +77,13 @@ class Model:
         name: str.
         version: A number, as a str.
         engine: `Engine` that runs the model.
+
+    Attributes:
+        versions: list of str, all versions of this name.
+        artifact: str, the beginning of the SHA-256 of the artifact's `manifest.json`.
     """
 
-    platform = ""
+    platform = artifact = ""
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
 
@@ -114,6 +119,8 @@ class Model:
         except Exception as error:
             kind = error.kind if isinstance(error, ServiceError) else "internal"
             self.engine.metrics.errors.labels(self.name, kind).inc()
+            if (log := RequestLog.current()) is not None:
+                log.error = kind  # a stream has sent its status before
             raise
         finally:
             duration = time.perf_counter_ns() - start
@@ -130,6 +137,8 @@ class Model:
         group: Hashable = None,
     ) -> list[Any]:
         """Return the results of `Engine.run`, with errors of the graph as `ServiceError`."""
+        if (log := RequestLog.current()) is not None:
+            log.texts, log.tokens = reserved or None, sum(lengths)
         try:
             return await self.engine.run(job, payloads, lengths, reserved, group, costs)
         except LimitError as error:
@@ -161,9 +170,13 @@ class ModelJob:
     def __init__(self, model: Model) -> None:
         self.metrics, self._counts = model.metrics, model.counts
 
-    def run(self, payloads: Sequence[Any]) -> list[Any]:
+    def run(self, payloads: Sequence[Any]) -> Any:
+        """Return the outputs of the graph."""
+        raise NotImplementedError
+
+    def decode(self, payloads: Sequence[Any], outputs: Any) -> list[Any]:
         """Return the result for each payload."""
-        results = self._run(payloads)
+        results = self._decode(payloads, outputs)
         self._counts.count_run(len(payloads))
         return results
 
@@ -171,8 +184,8 @@ class ModelJob:
         """Record the seconds that one request waited and was computed."""
         self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        raise NotImplementedError
+    def _decode(self, payloads: Sequence[Any], outputs: Any) -> list[Any]:
+        return list(outputs)
 
 
 class TextModel(Model):
@@ -638,24 +651,28 @@ class _SearchJob(_TextJob):
 
     batches_requests = True
 
-    def _run(self, payloads: Sequence[_SearchPayload]) -> list[Any]:
+    def run(self, payloads: Sequence[_SearchPayload]) -> dict[str, NDArray[Any]]:
+        """Search, and return the arrays of `Translator.search`."""
         aligned, options = any(payload.alignments for payload in payloads), payloads[0].options
         rows = [payload.constraints for payload in payloads]
         inputs = {} if options is NO_OPTIONS else options.inputs()
         if any(row is not NO_CONSTRAINTS for row in rows):
             inputs |= constraint_inputs(rows)
         source = pad([payload.ids for payload in payloads])
-        calibration = self._translator.calibration_for(options)
-        arrays = self._translator.search(source, aligned, inputs=inputs)
+        return self._translator.search(source, aligned, inputs=inputs)
+
+    def _decode(
+        self, payloads: Sequence[_SearchPayload], outputs: dict[str, NDArray[Any]]
+    ) -> list[Any]:
+        calibration = self._translator.calibration_for(payloads[0].options)
         if isinstance(calibration, Calibration):
-            arrays |= calibration.judge(arrays)
+            outputs |= calibration.judge(outputs)
         results = []
         for row, payload in enumerate(payloads):
-            outputs = _outputs_of(arrays, row, payload.alignments)
             with argument_errors():  # the options leave no output
                 translations = decode_hypotheses(
                     self._tokenizer.for_source(payload.text),
-                    outputs,
+                    _outputs_of(outputs, row, payload.alignments),
                     payload.ids,
                     payload.n_best,
                     why_uncalibrated(calibration, payload.constraints),
@@ -667,7 +684,8 @@ class _SearchJob(_TextJob):
 class _StreamJob(_TextJob):
     """Translate one text and pass on its pieces."""
 
-    def _run(self, payloads: Sequence[_StreamPayload]) -> list[Any]:
+    def run(self, payloads: Sequence[_StreamPayload]) -> list[Any]:
+        """Translate, and return the whole text."""
         [(text, prefix, put, stopped)] = payloads
         with argument_errors():  # the prefix is too long, or cannot be spelled
             stream = self._translator.stream(text, prefix=prefix)
@@ -683,7 +701,8 @@ class _StreamJob(_TextJob):
 class _AlternativesJob(_TextJob):
     """Return the alternatives for one prefix."""
 
-    def _run(self, payloads: Sequence[_AlternativesPayload]) -> list[Any]:
+    def run(self, payloads: Sequence[_AlternativesPayload]) -> list[Any]:
+        """Return the alternatives."""
         with argument_errors():  # a blank text, or a prefix that is too long
             return [self._translator.alternatives(*payloads[0])]
 
@@ -696,14 +715,19 @@ class _ScoreJob(_TextJob):
 
     batches_requests = True
 
-    def _run(self, payloads: Sequence[_ScorePayload]) -> list[Any]:
+    def run(self, payloads: Sequence[_ScorePayload]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of `Scorer.score`."""
         _, sources, targets, alignments = zip(*payloads, strict=True)
         scorer = self._translator.open_scorer()
-        arrays = scorer.score(pad(sources), pad(targets), any(alignments))
+        return scorer.score(pad(sources), pad(targets), any(alignments))
+
+    def _decode(
+        self, payloads: Sequence[_ScorePayload], outputs: dict[str, NDArray[Any]]
+    ) -> list[Any]:
         return [
             decode_score(
                 self._tokenizer.for_source(payload.text),
-                _outputs_of(arrays, row, payload.alignments),
+                _outputs_of(outputs, row, payload.alignments),
                 (payload.source, payload.target),
             )
             for row, payload in enumerate(payloads)

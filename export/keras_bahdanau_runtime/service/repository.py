@@ -7,6 +7,7 @@ graph model.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -32,6 +33,7 @@ _Result = TypeVar("_Result")
 _GRAPH_SUFFIX = "-graph"
 # More threads gain nothing for a single batch, whose operators are small, and they spin.
 _MAX_MODEL_THREADS = 4
+_DIGEST_LETTERS = 12  # of a hash that names an artifact in the metrics
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -236,10 +238,20 @@ class Repository:
                 # Not the fault of the artifact, so `watch` tries again: memory may be free later.
                 self._file_states[source] = None
                 raise
-            self._models[source] = models
+            self._replace_models(source, models)
             self._reasons.pop(source, None)
             versions = list(dict.fromkeys(model.version for model in models))
             logger.info("The model %s is ready: versions %s.", source, versions)
+
+    def _replace_models(self, source: str, models: list[Model] | None) -> None:
+        """Serve other models of a source, or none."""
+        information = self.engine.metrics.models
+        for model in self._models.pop(source, []):
+            information.labels(model.name, model.version, model.artifact).set(0)
+        for model in models or []:
+            information.labels(model.name, model.version, model.artifact).set(1)
+        if models is not None:
+            self._models[source] = models
 
     def close(self) -> None:
         """Release the threads."""
@@ -253,7 +265,7 @@ class Repository:
         """
         source = self._source(name)
         async with self._loading[source]:
-            self._models.pop(source, None)
+            self._replace_models(source, None)
             self._unloaded.add(source)
             self._reasons[source] = "it was unloaded"
 
@@ -304,6 +316,13 @@ class Repository:
         timeout = self.engine.limits.timeout
 
         def open_models(manifest: Manifest) -> list[Model]:
+            models = open_graphs(manifest)
+            digest = hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+            for model in models:
+                model.artifact = digest[:_DIGEST_LETTERS]
+            return models
+
+        def open_graphs(manifest: Manifest) -> list[Model]:
             if manifest.has_search():
                 translator = Translator(folder, CPU, self._threads, timeout, self._megabytes)
                 session, search = translator.session, manifest.search
