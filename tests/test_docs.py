@@ -61,6 +61,14 @@ def examples(module):
     return [test for test in tests if test.examples]
 
 
+def test_pages_install_from_a_clone_and_link_to_other_ways():
+    for path in PAGES:
+        commands = shell_commands(path, r'pip install (?:.*keras.bahdanau|"\.)')
+        if commands and path.name != "install.md":
+            assert all(command.startswith('pip install ".[') for command in commands), path
+            assert "get-started/install.md#without-a-clone)" in path.read_text("utf-8"), path
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_run(name):
     runner = doctest.DocTestRunner(Checker(), optionflags=OPTIONS)

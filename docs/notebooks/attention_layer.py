@@ -12,7 +12,8 @@
 # review and one aspect, and predicts whether the opinion of this aspect is positive. The aspect is
 # the query of a `BahdanauAttention` layer, and the words are the values that it attends to.
 #
-# It needs `pip install "keras-bahdanau[jax,plot]"` and takes less than a minute on two cores.
+# It needs the [extras](../get-started/install.md) `jax,plot`
+# and takes less than a minute on two cores.
 
 # %%
 import os

@@ -11,7 +11,8 @@
 # A small recurrent model with attention learns to translate dates such as "le 14 juillet 1989" to
 # the form 1989-07-14. At the end a picture shows which source words it reads for each target word.
 #
-# It needs `pip install "keras-bahdanau[jax,cli,plot]"` and takes less than a minute on two cores.
+# It needs the [extras](../get-started/install.md) `jax,cli,plot`
+# and takes less than a minute on two cores.
 
 # %%
 import os

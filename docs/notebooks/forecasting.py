@@ -15,7 +15,8 @@
 # The series are generated, so that the notebook needs no data. The gallery forecasts the loads of a
 # transformer station, with quantiles and known inputs.
 #
-# It needs `pip install "keras-bahdanau[jax,plot]"` and takes less than a minute on two cores.
+# It needs the [extras](../get-started/install.md) `jax,plot`
+# and takes less than a minute on two cores.
 
 # %%
 import os

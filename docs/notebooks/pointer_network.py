@@ -12,8 +12,9 @@
 # are a distribution over the positions of the input. Here the network points at the numbers of a
 # list in increasing order. There is one weight per number, so it accepts lists of any length.
 #
-# It needs `pip install "keras-bahdanau[jax,plot]"` and takes less than a minute on two cores. The
-# gallery has a larger network that is compared with a softmax over positions.
+# It needs the [extras](../get-started/install.md) `jax,plot`
+# and takes less than a minute on two cores. The gallery has a larger network that is compared
+# with a softmax over positions.
 
 # %%
 import os

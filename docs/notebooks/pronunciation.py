@@ -12,7 +12,8 @@
 # ones, and eleven rules of Spanish spelling give their phonemes. So the right answer is known for
 # every word, and the errors show which rules the model has not learned.
 #
-# It needs `pip install "keras-bahdanau[jax,text,plot]"` and takes less than a minute on two cores.
+# It needs the [extras](../get-started/install.md) `jax,text,plot`
+# and takes less than a minute on two cores.
 # For a file with your own words no code is needed: see "What do you have?".
 
 # %%

@@ -12,8 +12,8 @@
 # and then by the HTTP service. An artifact runs without Keras, TensorFlow, JAX and torch. The model
 # learns to write numbers in words as digits: "four thousand two hundred seven" is 4207.
 #
-# It needs `pip install "keras-bahdanau[tensorflow,export,serve,cli,plot]"` and takes less than a
-# minute on two cores.
+# It needs the [extras](../get-started/install.md) `tensorflow,export,serve,cli,plot`
+# and takes less than a minute on two cores.
 
 # %%
 import os

@@ -1,6 +1,6 @@
 """Train on the workers of a Ray cluster. If a worker fails, all resume from the last checkpoint.
 
-    pip install "keras-bahdanau[torch,text]" "ray[train]"
+    pip install ".[torch,text]" "ray[train]"
     python examples/cluster/ray_train.py options.json /shared/run --workers 4 --gpu
 
 `options.json` contains training options, like the file of that name in a run folder. Every worker
