@@ -316,6 +316,7 @@ OTHER_IDENTIFIERS = {
     "HF_TOKEN",
     "HfApi",
     "KIND_GPU",
+    "OTEL_TRACES_SAMPLER",
     "ServerCredentials",
     "SummaryWriter",
     "decode_0",
@@ -324,6 +325,7 @@ OTHER_IDENTIFIERS = {
     "grpc_service",
     "name_1",
     "name_2",
+    "process_cpu_seconds_total",
     "steps_per_epoch",
     *(f"val_{name}" for name in MEASURES),
 }

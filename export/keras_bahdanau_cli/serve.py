@@ -29,6 +29,9 @@ def serve(served: ServedArtifacts, settings: Values[Settings], limits: Limits) -
     """
     for module in ("starlette", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
+    if settings.get("tracing"):
+        for module in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            require(module, extra="tracing")
     from keras_bahdanau_runtime.service.processes import supervise
 
     if settings.get("grpc_port") == 0:

@@ -1217,6 +1217,27 @@ MUTATIONS = (
         "service/test_rolling_update.py service/test_process.py",
     ),
     Mutation(
+        "failed-requests-have-spans-without-an-error",
+        "keras_bahdanau_runtime:RequestSpan.end",
+        "self._span.set_status(self._trace.StatusCode.ERROR)",
+        "pass",
+        "service/test_tracing.py",
+    ),
+    Mutation(
+        "requests-run-in-no-time",
+        "keras_bahdanau_runtime:_work_times",
+        "min((work.started_at for work in works if work.started_at), default=done)",
+        "done",
+        "service/test_process.py",
+    ),
+    Mutation(
+        "memory-is-that-of-one-process",
+        "keras_bahdanau_runtime:_Processes.collect",
+        "total.samples[0].value + metric.samples[0].value",
+        "metric.samples[0].value",
+        "service/test_process.py",
+    ),
+    Mutation(
         "retry-delay-is-a-thousand-times-too-short",
         "keras_bahdanau_runtime:_abort",
         "1000 * error.retry_after",

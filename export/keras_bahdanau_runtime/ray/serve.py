@@ -104,11 +104,14 @@ class _Replica:
             only_local_hosts=False,
             metrics=service.engine.metrics,
             is_model=repository.may_have,
+            tracer=service.tracing,
         )
         await send({"type": "lifespan.startup.complete"})
         await receive()
         repository.is_terminating = True
         await service.engine.drain(self._settings.grace)
+        if service.tracing is not None:
+            await asyncio.to_thread(service.tracing.close, self._settings.grace)
         service.engine.close()
         repository.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -33,7 +33,7 @@ from keras_bahdanau_runtime.service.protocol import (
     tensor_from_list,
 )
 from keras_bahdanau_runtime.service.repository import Repository
-from keras_bahdanau_runtime.service.request_log import RequestLog
+from keras_bahdanau_runtime.service.request_log import RequestLog, Tracer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -72,6 +72,7 @@ async def start(
     credentials: Any = None,
     keys: ApiKeys | None = None,
     share_port: bool = False,
+    tracer: Tracer | None = None,
 ) -> Any:
     """Start a server.
 
@@ -89,6 +90,7 @@ async def start(
         keys: `ApiKeys` for all calls but those of the health service; `None` if no call needs a
             key.
         share_port: bool. Whether other processes listen on the same port.
+        tracer: `Tracer` of the calls, without those of the health service; `None` for no spans.
 
     Returns:
         `grpc.aio.Server` with the additional attributes `port` and, for `stop_accepting`, `calls`.
@@ -116,7 +118,7 @@ async def start(
     service = _Service(repository)
     handlers = {
         method: grpc.unary_unary_rpc_method_handler(
-            _handler(method, getattr(service, method), repository, metrics)
+            _handler(method, getattr(service, method), repository, metrics, tracer)
         )
         for method in messages.METHODS
     }
@@ -290,7 +292,7 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             log = RequestLog.begin(metadata)
             log.error = failure.kind
             self._metrics.requests.labels("", "", failure.grpc_status).inc()
-            log.write(details.method, failure.grpc_status)
+            log.write(details.method, "", failure.grpc_status)
 
             async def refuse_call(requests: Any, context: Any) -> None:
                 await _abort(context, failure, log.id)
@@ -391,12 +393,13 @@ def _handler(
     answer: Callable[[Any], Awaitable[Any]],
     repository: Repository,
     metrics: Metrics,
+    tracer: Tracer | None,
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
     """Return the handler of a method, from bytes to bytes, which logs and counts each call."""
     request_class = messages.message_class(f"{method}Request")
 
     async def handle(data: bytes, context: Any) -> Any:
-        log = RequestLog.begin(dict(context.invocation_metadata() or ()))
+        log = RequestLog.begin(dict(context.invocation_metadata() or ()), tracer)
         context.set_trailing_metadata(((_REQUEST_ID, log.id),))
         name, status = "", "CANCELLED"
         metrics.in_flight.inc()
@@ -415,7 +418,7 @@ def _handler(
             log.model = name if repository.has(name) else ""
             metrics.in_flight.dec()
             metrics.requests.labels(log.model, method, status).inc()
-            log.write(method, status)
+            log.write(method, method, status)
 
     return handle
 

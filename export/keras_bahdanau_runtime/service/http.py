@@ -48,6 +48,7 @@ from keras_bahdanau_runtime.service.protocol import (
     server_metadata,
 )
 from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.service.request_log import Tracer
 from keras_bahdanau_runtime.service.schemas import (
     AlignRequest,
     AlignResponse,
@@ -86,6 +87,7 @@ def create_server(
     max_connections: int | None,
     certificate: Path | None,
     key: Path | None,
+    tracer: Tracer | None,
 ) -> uvicorn.Server:
     """Return a server that serves the models of a repository on an existing socket.
 
@@ -96,6 +98,7 @@ def create_server(
         max_connections: int, connections at once; `None` for any number.
         certificate: File of the certificate chain for TLS; `None` for no TLS.
         key: File of the certificate's key.
+        tracer: `Tracer` of POST requests; `None` for no spans.
     """
     app, metrics = create_app(repository), repository.engine.metrics
 
@@ -103,7 +106,7 @@ def create_server(
         return server.should_exit
 
     config = uvicorn.Config(
-        Middleware(app, keys, only_local_hosts, metrics, repository.may_have),
+        Middleware(app, keys, only_local_hosts, metrics, repository.may_have, tracer),
         http=functools.partial(  # type: ignore[arg-type]
             Connection,
             max_connections=max_connections,

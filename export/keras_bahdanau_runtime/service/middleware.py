@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics
-from keras_bahdanau_runtime.service.request_log import RequestLog
+from keras_bahdanau_runtime.service.request_log import RequestLog, Tracer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -92,6 +92,7 @@ class Middleware:
         only_local_hosts: bool. Whether the header `Host` must be localhost or an IP address.
         metrics: `Metrics` that count the requests.
         is_model: Function that returns whether there is a model of a name.
+        tracer: `Tracer` of POST requests; `None` for no spans.
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class Middleware:
         only_local_hosts: bool,
         metrics: Metrics,
         is_model: Callable[[str], bool],
+        tracer: Tracer | None = None,
     ) -> None:
         self._app, self._keys, self._metrics, self._is_model = app, keys, metrics, is_model
+        self._tracer = tracer
         self._only_local_hosts = only_local_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,7 +116,7 @@ class Middleware:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        log = RequestLog.begin(headers)
+        log = RequestLog.begin(headers, self._tracer if scope["method"] == "POST" else None)
         status = 0
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
@@ -148,7 +151,8 @@ class Middleware:
             call = getattr(scope.get("endpoint"), "__name__", "")
             self._metrics.in_flight.dec()
             self._metrics.requests.labels(log.model, call, str(status)).inc()
-            log.write(f"{scope['method']} {scope['raw_path'].decode('latin-1')}", status)
+            path = scope["raw_path"].decode("latin-1")
+            log.write(f"{scope['method']} {path}", call, status)
 
     def _check_access(self, scope: Scope, headers: Mapping[str, str]) -> None:
         # The pattern of a Starlette route ends in "$", which also matches before a final newline.

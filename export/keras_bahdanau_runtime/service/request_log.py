@@ -1,11 +1,11 @@
-"""What is known about a request: its line in the log."""
+"""What is known about a request, for its line in the log and its span."""
 
 import logging
 import random
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -27,16 +27,35 @@ class WorkTimes(NamedTuple):
     done: float
 
 
+class Span(Protocol):
+    """Span of a request, such as `tracing.RequestSpan`."""
+
+    traceparent: str
+
+    def end(self, log: "RequestLog", call: str, status: Any) -> None:
+        """End the span; `call` and `status` as for `RequestLog.write`."""
+        ...
+
+
+class Tracer(Protocol):
+    """Creator of spans, such as `tracing.Tracing`."""
+
+    def begin(self, headers: Mapping[str, Any]) -> Span:
+        """Start the span of a request with these headers."""
+        ...
+
+
 class RequestLog:
     """Id, work and duration of one request, for its line in the log.
 
     Args:
         headers: HTTP headers or gRPC metadata. The id is the header `x-request-id`; a request
             without one gets a random id.
+        tracer: `Tracer`, or `None` for no span.
 
     Attributes:
         id: str.
-        trace: str, the header `traceparent`, or "".
+        trace: str, the header `traceparent`: that of the span, or the received one, or "".
         model: str, name of the model, or "" for a request without one.
         texts: int, number of texts of a request to a text model; otherwise `None`.
         tokens: int, number of source tokens, or of the numbers in the inputs of a graph model;
@@ -45,9 +64,11 @@ class RequestLog:
         times: `WorkTimes`, or `None` for a request that does not run a model.
     """
 
-    def __init__(self, headers: Mapping[str, Any]) -> None:
+    def __init__(self, headers: Mapping[str, Any], tracer: Tracer | None = None) -> None:
         self._start = time.monotonic()
-        self.trace = _printable_ascii(headers.get("traceparent", ""))
+        self._span = None if tracer is None else tracer.begin(headers)
+        received = headers.get("traceparent", "")
+        self.trace = _printable_ascii(received if self._span is None else self._span.traceparent)
         self.id = _printable_ascii(headers.get("x-request-id", ""))
         self.id = self.id or f"{_random.getrandbits(64):016x}"
         self.model = self.error = ""
@@ -56,9 +77,9 @@ class RequestLog:
         self.times: WorkTimes | None = None
 
     @classmethod
-    def begin(cls, headers: Mapping[str, Any]) -> "RequestLog":
+    def begin(cls, headers: Mapping[str, Any], tracer: Tracer | None = None) -> "RequestLog":
         """Return the log of a new request, which the current task and its tasks answer."""
-        log = cls(headers)
+        log = cls(headers, tracer)
         _current.set(log)
         return log
 
@@ -67,16 +88,19 @@ class RequestLog:
         """Return the log of the request that the current task answers."""
         return _current.get()
 
-    def write(self, call: str, status: Any) -> None:
-        """Write the line.
+    def write(self, request: str, call: str, status: Any) -> None:
+        """Write the line, and end the span.
 
         Args:
-            call: Method and path of HTTP, or method of gRPC, as the client sent it.
+            request: Method and path of HTTP, or method of gRPC, as the client sent it.
+            call: Function of an HTTP endpoint, or method of gRPC; "" for an unknown one.
             status: Status of the response.
         """
+        if self._span is not None:
+            self._span.end(self, call, status)
         # `logger.info` would search the stack for its caller, which no line contains.
         if logger.isEnabledFor(logging.INFO):
-            arguments = (_printable_ascii(call), status)
+            arguments = (_printable_ascii(request), status)
             record = (logger.name, logging.INFO, "", 0, "%s %s", arguments, None)
             logger.handle(logger.makeRecord(*record, extra=self._fields()))
 

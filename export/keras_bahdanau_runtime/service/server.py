@@ -43,6 +43,7 @@ class Service:
 
     Raises:
         ValueError: The file of API keys is invalid.
+        MissingDependencyError: Tracing needs the extra `tracing`.
 
     Example:
 
@@ -66,6 +67,7 @@ class Service:
         self.repository = Repository(
             settings.sources, self.engine, settings.megabytes, settings.model_threads
         )
+        self.tracing = _create_tracing() if settings.tracing else None
         self.keys = None if settings.api_key_file is None else _read_keys(settings.api_key_file)
         self._tasks: list[asyncio.Task[Any]] = []
         self._http: Any = None
@@ -107,6 +109,7 @@ class Service:
             max_connections=max_connections(),
             certificate=settings.tls_certificate,
             key=settings.tls_key,
+            tracer=self.tracing,
         )
         if settings.grpc_port is not None:
             self._grpc = await grpc_server.start(
@@ -119,6 +122,7 @@ class Service:
                 share_port=is_shared,
                 credentials=_grpc_credentials(settings),
                 keys=self.keys,
+                tracer=self.tracing,
             )
             self.grpc_address = f"{host}:{self._grpc.port}"
         self._tasks.append(asyncio.create_task(self._http.serve([listener])))
@@ -178,6 +182,8 @@ class Service:
             finished = finished and self._tasks[0].done()
         if stopping is not None:
             await stopping
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close, remaining)
         self.engine.close()
         self.repository.close()
         for task in self._tasks[:1]:
@@ -295,6 +301,13 @@ def _read_keys(path: Path) -> Any:
     from keras_bahdanau_runtime.service.middleware import ApiKeys
 
     return ApiKeys.read(path)
+
+
+def _create_tracing() -> Any:
+    # Imported only if needed, as OpenTelemetry is.
+    from keras_bahdanau_runtime.service.tracing import Tracing
+
+    return Tracing()
 
 
 def _grpc_credentials(settings: Settings) -> Any:

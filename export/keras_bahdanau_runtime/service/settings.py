@@ -125,11 +125,18 @@ class Settings:
     )
     drain_delay: float = option(
         0.0,
-        "Seconds after SIGTERM in which requests are still accepted, while the service is not ready "
-        "and load balancers remove it.",
+        "Seconds after SIGTERM in which requests are still accepted, while the service is not "
+        "ready and load balancers remove it.",
         panel="System",
     )
     log_format: str = option("text", "Format of the log: text or json.", panel="System")
+    tracing: bool = option(
+        False,
+        "Send traces by OTLP over HTTP; OpenTelemetry's variables, such as "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, configure them. Needs the extra tracing.",
+        flags="--tracing",
+        panel="System",
+    )
     # In seconds.
     max_wait: float = option(
         0.005,
