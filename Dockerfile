@@ -1,5 +1,8 @@
-# An image of the service with one artifact. The test suite does not build it.
+# An image of the service with one artifact. It needs no checkout: next to this file belong `artifact`,
+# `dist` with one wheel of keras_bahdanau, and, if you have it, constraints.txt with exact versions.
+# The test suite does not build it.
 #
+#   pip wheel --no-deps --wheel-dir dist .       # in a clone
 #   keras-bahdanau export run artifact
 #   docker build -t translate .                  # or --build-arg ARTIFACT=another/folder
 #   docker run --read-only --tmpfs /tmp -p 8000:8000 -p 8001:8001 \
@@ -11,11 +14,11 @@
 #   docker run -p 127.0.0.1:8000:8000 -v "$PWD/artifact:/models/translate:ro" translate-service
 FROM python:3.12-slim AS service
 
-# Install from this checkout instead of from a wheel.
-COPY pyproject.toml README.md LICENSE constraints.txt /source/
-COPY keras_bahdanau /source/keras_bahdanau
-COPY export /source/export
-RUN pip install --no-cache-dir -c /source/constraints.txt "/source[serve,cli]" && rm -r /source
+# A file that need not exist has a pattern as its name.
+COPY dist/keras_bahdanau-*.whl constraints.tx[t] /wheel/
+RUN cd /wheel && touch constraints.txt \
+    && pip install --no-cache-dir -c constraints.txt "$(echo keras_bahdanau-*.whl)[serve,cli,tracing]" \
+    && rm -r /wheel
 
 RUN useradd --no-create-home --uid 10001 service
 USER 10001

@@ -74,13 +74,15 @@ def test_forms_of_issues_have_unique_fields():
         assert len(fields) == len(set(fields)) > 0
 
 
-def test_image_copies_files_that_exist_and_are_not_ignored():
+def test_image_installs_a_wheel_with_extras_that_exist():
     ignored = set((ROOT / ".dockerignore").read_text("utf-8").splitlines())
-    lines = re.findall(r"^COPY (.+) /source\S*$", (ROOT / "Dockerfile").read_text("utf-8"), re.M)
-    sources = [name for line in lines for name in line.split()]
-    assert {"pyproject.toml", "keras_bahdanau", "export"} <= set(sources)
-    for name in sources:
-        assert (ROOT / name).exists() and name not in ignored, name
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    [sources] = re.findall(r"^COPY (.+) /wheel/$", text, re.M)
+    assert sources.split() == ["dist/keras_bahdanau-*.whl", "constraints.tx[t]"]
+    assert not {"dist", "constraints.txt", "artifact"} & ignored
+    assert "pip wheel --no-deps --wheel-dir dist ." in text
+    [extras] = re.findall(r"\.whl\)\[([\w,]+)\]", text)
+    assert {*extras.split(",")} <= {*PROJECT["project"]["optional-dependencies"]}
 
 
 def test_quick_tests_exist():

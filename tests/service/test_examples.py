@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,19 +62,55 @@ def test_javascript_translates(running):
 def test_manifests_have_the_options_ports_and_paths_of_the_service(running):
     _, _, template = (ROOT / "Dockerfile").read_text().partition("ENTRYPOINT ")
     start = json.loads(template.splitlines()[0])
-    deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    manifests = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    deployment, service, scaler, budget = manifests
     pod = deployment["spec"]["template"]["spec"]
     [container] = pod["containers"]
+    options = dict(option.split("=") for option in container["args"])
     help_text = output_of(sys.executable, "-m", "keras_bahdanau_cli", "serve", "--help")
-    for option in [*start, *container["args"]]:
+    for option in [*start, *options]:
         assert not option.startswith("--") or option in help_text
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         path = container[probe]["httpGet"]["path"]
         assert httpx.get(f"{running.url}{path}").status_code == 200
     assert [port["containerPort"] for port in container["ports"]] == [8000, 8001]
     assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http", "grpc"]
-    arguments = container["args"]
-    delay, grace = (
-        int(arguments[arguments.index(flag) + 1]) for flag in ("--drain-delay", "--grace")
-    )
+    assert options["--parallel-batches"] == "$(CPUS)" and container["env"][0]["name"] == "CPUS"
+    delay, grace = int(options["--drain-delay"]), int(options["--grace"])
     assert delay > 0 and pod["terminationGracePeriodSeconds"] > delay + grace
+    name, labels = deployment["metadata"]["name"], deployment["spec"]["selector"]["matchLabels"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == name
+    assert labels == service["spec"]["selector"] == budget["spec"]["selector"]["matchLabels"]
+
+
+def test_alerts_and_the_dashboard_use_metrics_and_labels_of_the_service(running):
+    httpx.post(f"{running.url}/translate", json={"text": TEXT}).raise_for_status()
+    httpx.post(f"{running.url}/translate", json={"text": 9000 * "a"})  # counts an error
+    metrics = httpx.get(f"{running.url}/metrics").text
+    scraped = yaml.safe_load((EXAMPLES / "prometheus.yaml").read_text())
+    [group] = yaml.safe_load((EXAMPLES / scraped["rule_files"][0]).read_text())["groups"]
+    dashboard = json.loads((EXAMPLES / "grafana.json").read_text())
+    queries = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions = [rule["expr"] for rule in group["rules"]] + [each["expr"] for each in queries]
+    assert len(group["rules"]) == 3 and len(expressions) > 15
+    for expression in expressions:
+        for name in re.findall(r"\b(?:keras_bahdanau|process)_\w+", expression):
+            if name.startswith("process_") and sys.platform != "linux":
+                continue
+            samples = [line for line in metrics.splitlines() if re.match(rf"{name}\b", line)]
+            assert samples, name
+            # Prometheus adds "pod" and "job", see prometheus.yaml.
+            groups = re.findall(r"by \(([\w, ]+)\)", expression)
+            selected = re.findall(r"(\w+)(?:=~|!=|=)", "".join(re.findall(r"{(.*?)}", expression)))
+            labels = {*", ".join(groups).split(", "), *selected} - {"", "pod", "job"}
+            assert all(f'{label}="' in samples[0] for label in labels), expression
+
+
+def test_the_load_test_counts_answers_and_their_times(running, tmp_path):
+    texts = tmp_path / "texts"
+    texts.write_text(f"{TEXT}\n\n{9000 * 'a'}\n")
+    options = ("--url", running.url, "--clients", "1", "3", "--requests", "10")
+    lines = output_of(sys.executable, EXAMPLES / "load_test.py", texts, *options).splitlines()
+    assert lines[0].split() == "clients texts/s median ms p95 ms p99 ms others".split()
+    assert [line.split()[0] for line in lines[1:]] == ["1", "3"]
+    assert all(line.endswith("  413: 5") for line in lines[1:])

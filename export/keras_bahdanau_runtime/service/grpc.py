@@ -154,7 +154,7 @@ async def stop_accepting(server: Any, seconds: float) -> "asyncio.Future[None]":
         Future that is done once all calls are answered or cancelled.
     """
     await server.calls.hold()
-    stopping = asyncio.ensure_future(server.stop(seconds))
+    stopping: asyncio.Future[None] = asyncio.ensure_future(server.stop(seconds))
     await asyncio.sleep(_QUIET_SECONDS)
     server.calls.release()
     return stopping

@@ -1,4 +1,4 @@
-"""What is known about a request, for its line in the log and its span."""
+"""Facts about a request for its line in the log and its span."""
 
 import logging
 import random

@@ -149,8 +149,8 @@ class Service:
     async def stop(self) -> bool:
         """Stop after `drain_delay`, and return whether all accepted work finished.
 
-        The service is not ready from now on. With a delay, it accepts all requests until no more
-        can arrive. Without one, it refuses new work until the accepted work is finished.
+        The service is not ready from now on. With a delay it accepts all requests until its
+        connections are closed. Without one it refuses new work until the accepted work is finished.
 
         Raises:
             Exception: Raised by the HTTP server.

@@ -70,7 +70,7 @@ class RequestSpan:
         self.traceparent = traceparent
 
     def end(self, log: RequestLog, call: str, status: Any) -> None:
-        """End the span, with what is known about its request.
+        """Set the attributes of the span, and end it.
 
         Args:
             log: `RequestLog`.
