@@ -1334,7 +1334,7 @@ MUTATIONS = (
         "grpc_server.start(self.repository, f'{host}:{settings.grpc_port}', "
         "self.engine.metrics, max_message_bytes=settings.limits.body, "
         "bodies=self.engine.bodies, max_connections=max_connections(), share_port=is_shared, "
-        "credentials=_grpc_credentials(settings), keys=self.keys)",
+        "credentials=_grpc_credentials(settings), keys=self.keys, tracer=self.tracing)",
         "grpc_server.start(self.repository, f'{host}:{settings.grpc_port}', "
         "self.engine.metrics, max_message_bytes=settings.limits.body, "
         "bodies=self.engine.bodies, max_connections=max_connections(), share_port=is_shared, "
