@@ -11,8 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.progress import Progress
 
 from keras_bahdanau.run_folder import best_file, member_runs
-from keras_bahdanau_cli.arguments import SOURCE, ModelImports, argument
+from keras_bahdanau_cli.arguments import SOURCE, ModelImports, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
+from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.search_flags import SearchFlags
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import (
@@ -22,6 +23,7 @@ from keras_bahdanau_cli.terminal import (
     text_source,
 )
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
+from keras_bahdanau_runtime.bulk.records import one_cell
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.option_fields import option
@@ -72,6 +74,12 @@ class EvaluateOptions:
         flags="--json",
         panel="Output",
     )
+    output: Path | None = output_path(
+        "Tab-separated file to write: each source with its reference, its output and its errors, "
+        "those with the most errors first.",
+        None,
+        panel="Output",
+    )
     picture: Path | None = option(
         None,
         "SVG file to write: the most frequent errors of symbols as bars, and the outputs with the "
@@ -97,10 +105,10 @@ def evaluate(
 
     Symbols are characters, or parts between spaces for a model of symbols. Ranges are intervals of
     95 %. For short outputs, such as pronunciations, the most frequent errors and the worst outputs
-    follow, which --picture draws. If a source has several lines, the references of all of them
-    count as right. For a model whose export fitted confidences, their calibration error (ECE, ten
-    bins of the same size) and the errors among the most confident outputs follow, which
-    --confidence-picture draws.
+    follow, which --picture draws, and --output lists all outputs. If a source has several lines,
+    the references of all of them count as right. For a model whose export fitted confidences, their
+    calibration error (ECE, ten bins of the same size) and the errors among the most confident
+    outputs follow, which --confidence-picture draws.
 
     Example:
         keras-bahdanau evaluate artifact test.en test.de
@@ -131,6 +139,12 @@ def evaluate(
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
+    if measured.output is not None and not measured.output.absolute().parent.is_dir():
+        raise argument_error(
+            "output",
+            "be a file in an existing folder",
+            received=f"{str(measured.output)!r}, whose folder does not exist",
+        )
     if measured.picture is not None:
         check_picture(measured.picture)
     if measured.confidence_picture is not None:
@@ -189,6 +203,9 @@ def evaluate(
     if measured.picture is not None:
         error_picture(sources, comparisons, measured.picture)
         print_message(f"The errors are drawn in {measured.picture}.")
+    if measured.output is not None:
+        _write_errors(measured.output, sources, comparisons, translations)
+        print_message(f"The outputs and their errors are in {measured.output}.")
     confidence = _confidence_scores(translations, comparisons)
     if measured.confidence_picture is not None:
         if confidence is None:
@@ -219,6 +236,30 @@ def evaluate(
     symbols = sum(comparison.length for comparison in comparisons)
     if errors and symbols <= _SHORT * len(comparisons):
         _print_errors(errors, worst_outputs(sources, comparisons)[:_SHOWN_OUTPUTS])
+
+
+def _write_errors(
+    path: Path,
+    sources: list[str],
+    comparisons: "Sequence[Comparison]",
+    translations: "Sequence[Translation]",
+) -> None:
+    """Write a row for each output, those with the most errors first."""
+    columns = ["source", "reference", "output", "errors", "symbols", "error_rate"]
+    has_confidence = any(translation.confidence is not None for translation in translations)
+    rows = []
+    for source, comparison, translation in zip(sources, comparisons, translations, strict=True):
+        errors, symbols = len(comparison.edits), comparison.length
+        texts = source, comparison.reference, comparison.output
+        row = [*map(one_cell, texts), errors, symbols, f"{100 * errors / max(symbols, 1):.1f}"]
+        if has_confidence:
+            is_known = translation.confidence is not None
+            row.append(f"{translation.confidence:.4f}" if is_known else "")
+        rows.append(row)
+    rows.sort(key=lambda row: -row[3])
+    with open_output(path) as file:
+        for row in [columns + ["confidence"] * has_confidence, *rows]:
+            file.write("\t".join(map(str, row)).encode() + b"\n")
 
 
 def _confidences(

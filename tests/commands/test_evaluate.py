@@ -65,17 +65,36 @@ def test_json_has_the_measures_and_all_errors(evaluate_symbols):
     assert {"bleu", "chrf"} <= document.keys()
 
 
+def test_outputs_are_listed_by_their_errors(evaluate_symbols, tmp_path):
+    evaluate_symbols("a b\ta b\na b c\tbb b c d\nc\ta\n", "--output", tmp_path / "errors.tsv")
+    assert (tmp_path / "errors.tsv").read_text("utf-8").splitlines() == [
+        "source\treference\toutput\terrors\tsymbols\terror_rate",
+        "a b c\tbb b c d\ta b c\t2\t4\t50.0",
+        "c\ta\tc\t1\t1\t100.0",
+        "a b\ta b\ta b\t0\t2\t0.0",
+    ]
+
+
+def test_listed_outputs_of_a_calibrated_model_have_confidences(evaluate_calibrated, tmp_path):
+    assert evaluate_calibrated("--output", tmp_path / "errors.tsv").exit_code == 0
+    lines = (tmp_path / "errors.tsv").read_text("utf-8").splitlines()
+    assert [line.split("\t")[6] for line in lines] == ["confidence", "0.1353", "0.0498"]
+
+
 def test_picture_has_the_errors_of_the_outputs(evaluate_symbols, tmp_path):
     evaluate_symbols(PAIRS, "--json", "--picture", tmp_path / "errors.svg")
     svg = (tmp_path / "errors.svg").read_text("utf-8")
     assert "66.7% exact, 14.3% symbol errors" in svg and "25.0% of 4" in svg
 
 
-@pytest.mark.parametrize("name", ["errors.png", "absent/errors.svg"])
-def test_picture_that_cannot_be_written_is_refused_before_the_translation(tmp_path, name):
-    arguments = ["evaluate", tmp_path, tmp_path / "absent.tsv", "--picture", tmp_path / name]
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [("picture", "errors.png"), ("picture", "absent/errors.svg"), ("output", "absent/errors.tsv")],
+)
+def test_file_that_cannot_be_written_is_refused_before_the_translation(tmp_path, flag, name):
+    arguments = ["evaluate", tmp_path, tmp_path / "absent.tsv", f"--{flag}", tmp_path / name]
     result = click.testing.CliRunner().invoke(app, [str(each) for each in arguments])
-    assert result.exit_code and "`picture` must" in str(result.output) + str(result.exception)
+    assert result.exit_code and f"`{flag}` must" in str(result.output) + str(result.exception)
 
 
 @pytest.fixture
