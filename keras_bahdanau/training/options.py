@@ -79,13 +79,15 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     `validation_target`, `source` or `validation_source` has both; see `TextFormat`. A path may be a
     pattern such as "part*.tsv". Lengths are in tokens. An update is one step of the optimizer;
     after each `every` updates, the model is validated and saved. The learning rate follows a
-    `WarmupSchedule`. The command `keras-bahdanau train` has the same options, with the help texts
-    below.
+    `WarmupSchedule`. With `minutes`, a run chooses `updates`, `every` and `warmup` when it starts,
+    and its `options.json` has them instead. The command `keras-bahdanau train` has the same
+    options, with the help texts below.
 
     Raises:
         ValueError: A value has another type than its field, or is outside its limits; the numbers
             of held-out sources and targets differ; `attention` has another form, or is given for a
             model without attention; `updates` is given without `every`, or is not a multiple of it;
+            `minutes` is given with `epochs`, `updates` or several `devices`;
             `freeze` is given without `init`, or freezes the whole model; or the shares of `mix` are
             not below 1.
 
@@ -287,6 +289,14 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     updates: int | None = option(
         None, "Updates in all, instead of --epochs.", limits=_COUNT, panel="Optimization"
     )
+    minutes: float | None = option(
+        None,
+        "Train for about this many minutes, with validations, instead of --epochs: the number of "
+        "updates and the schedule follow from the times of the first updates. A resumed run keeps "
+        "them.",
+        limits=_ABOVE_ZERO,
+        panel="Optimization",
+    )
     every: int | None = option(
         None,
         f"Updates between validations and checkpoints. If absent: a pass, or several {_CHOSEN}.",
@@ -408,6 +418,15 @@ class TrainingOptions(TextFormat, TokenizerOptions):
                 )
         self._check_fine_tuning()
         self._check_tokenizer()
+        for name, value in (("epochs", self.epochs), ("updates", self.updates)):
+            if self.minutes is not None and value is not None:
+                raise argument_error(
+                    ("minutes", name), "not be given together", received=f"{self.minutes}, {value}"
+                )
+        if self.minutes is not None and self.devices > 1:
+            raise argument_error(
+                "minutes", "be left out with several `devices`", received=str(self.minutes)
+            )
         if self.updates is not None and self.every is None:
             raise argument_error(
                 "every", "be given with `updates`", received=f"updates={self.updates}, every=None"

@@ -160,13 +160,13 @@ def choose_training(options: TrainingOptions, facts: TextFacts) -> list[Choice]:
     pairs_of_batch = next(choice.value for choice in choices if choice.option == "batch_size")
     if options.batch_tokens is not None:
         pairs_of_batch = max(1, options.batch_tokens / facts.tokens)
-    if options.updates is not None:
+    if options.updates is not None or options.minutes is not None:
         choices = [choice for choice in choices if choice.option != "epochs"]
     elif rule.updates is not None:
         choices += _duration(options, facts, rule, pairs_of_batch * options.accumulate)
     return choices + [
         choice_of(options, name, Selection("", GIVEN))
-        for name in ("batch_tokens", "updates", "every")
+        for name in ("batch_tokens", "updates", "minutes", "every")
         if getattr(options, name) is not None
     ]
 

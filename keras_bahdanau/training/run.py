@@ -17,11 +17,13 @@ For Keras, an epoch is the time between two checkpoints: `every` updates, or a p
 
 import logging
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import keras
 import numpy as np
+from rich.console import Console
 
 from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, epoch_checkpoints
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
@@ -70,6 +72,7 @@ from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.seeds import prepare_seeds
 from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts, start_run
+from keras_bahdanau.training.time_budget import MEASURED_BATCHES, fit_options, measure
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write, write_json
@@ -201,14 +204,22 @@ def shown_measures(options):
 def run_training(texts, callbacks=(), verbose=True, console=None):
     """Do the part of `train` that needs Keras, with the `RunTexts` that `start_run` yields."""
     options, output = texts.options, texts.output
+    start = time.perf_counter()
+    console = Console(stderr=True) if console is None else console
     if options.attention is not None:
         attention_class(options.attention)  # the import registers it for checkpoints and `init`
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(texts, rank)
         _warn_about_corpus(corpus)
-        model, dataset, epochs = _start_or_resume(options, output, corpus, texts)
         evaluators = _evaluators(options, texts.held_out, corpus.tokenizer)
+        if options.minutes is not None:
+            options, message = _fit_to_minutes(options, output, corpus, evaluators, start)
+            if verbose:
+                console.print(message, soft_wrap=True)
+            else:
+                logger.info("%s", message)
+        model, dataset, epochs = _start_or_resume(options, output, corpus, texts)
         checkpoint = RunCheckpoint(
             output,
             f"val_{options.best_by}",
@@ -337,10 +348,8 @@ def _checked_callbacks(callbacks):
     return list(callbacks)
 
 
-def _start_or_resume(options, output, corpus, texts):
-    """Return the model, the dataset and the number of epochs of a new or resumed run."""
-    is_resuming = (output / LAST_FILE).exists()
-    keras.utils.set_random_seed(options.seed)
+def _open_dataset(options, output, corpus):
+    """Return the dataset of a run, and its updates per pass."""
     rank, world_size = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
@@ -360,13 +369,49 @@ def _start_or_resume(options, output, corpus, texts):
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
         shares=[share for _, share in options.mixed] or None,
     )
-    updates_per_pass = -(-dataset.pass_steps // options.accumulate)
+    return dataset, -(-dataset.pass_steps // options.accumulate)
+
+
+def _fit_to_minutes(options, output, corpus, evaluators, start):
+    """Return the options whose updates fit into `options.minutes`, and a message.
+
+    Args:
+        options: `TrainingOptions` with `minutes`.
+        output: Folder of the run.
+        corpus: As for `_start_or_resume`.
+        evaluators: The callbacks of the validation.
+        start: `time.perf_counter()` at the start of the run.
+    """
+    updates = -(-MEASURED_BATCHES // options.accumulate)
+    measured = replace(options, minutes=None, updates=updates, every=updates)
+    keras.utils.set_random_seed(options.seed)
+    dataset, updates_per_pass = _open_dataset(measured, output, corpus)
+    dataset.steps = updates * options.accumulate
+    model = build(measured, corpus.tokenizer, updates, warmup=0)
+    timing = measure(model, dataset, evaluators, options.accumulate, output)
+    seconds = 60 * options.minutes - (time.perf_counter() - start)
+    fitted = fit_options(options, seconds, timing, updates_per_pass)
+    passes, validations = fitted.updates / updates_per_pass, fitted.updates // fitted.every
+    message = (
+        f"In {options.minutes:g} minutes: {fitted.updates:,} updates of {timing.update:.3f} s "
+        f"({passes:,.1f} passes), and {validations} validation{'s' * (validations > 1)} of "
+        f"{timing.validation:.1f} s."
+    )
+    return fitted, message
+
+
+def _start_or_resume(options, output, corpus, texts):
+    """Return the model, the dataset and the number of epochs of a new or resumed run."""
+    is_resuming = (output / LAST_FILE).exists()
+    keras.utils.set_random_seed(options.seed)
+    rank, _ = rank_and_world_size()
+    dataset, updates_per_pass = _open_dataset(options, output, corpus)
     every = options.every or updates_per_pass
     updates = options.updates or options.epochs * updates_per_pass
     epochs = -(-updates // every)
     dataset.steps = every * options.accumulate
     if keras.config.backend() == "tensorflow" and dataset.steps == 1 < epochs:
-        _check_single_shape(dataset, dropout)
+        _check_single_shape(dataset, options.bpe_dropout)
     if is_resuming:
         model = _load(output / LAST_FILE, compile=True)
         _check_updates(model, epochs * every)

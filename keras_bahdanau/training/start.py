@@ -185,6 +185,8 @@ def stored_options(options: TrainingOptions, output: Path) -> TrainingOptions | 
     ignored = {"log_dir"}  # which does not affect the run
     if options.dtype_policy == "auto":
         ignored.add("dtype_policy")  # the run keeps the one that it was started with
+    if options.minutes is not None:  # the run keeps the updates that it has chosen
+        ignored |= {"minutes", "updates"} | ({"warmup"} if options.warmup is None else set())
     ignored |= {name for name in CHOSEN_OPTIONS if getattr(options, name) is None}
     ignored |= {"tokenizer", "source_tokenizer", "target_tokenizer"}  # compared by side
     changed = [
