@@ -28,6 +28,7 @@ from documented_names import (
 )
 
 from keras_bahdanau import backend
+from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.text.scores import MEASURES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -311,6 +312,7 @@ DOCUMENTS = [
 ]
 # Options and identifiers of other programs and libraries, and names in logs.
 OTHER_OPTIONS = {"--durations", "--logdir", *script_options()}
+KEYS = OutputFormat(n_best=1, alignments="json", as_json=True).key_suffixes
 OTHER_IDENTIFIERS = {
     "DescriptorProto",
     "HF_TOKEN",
@@ -327,6 +329,7 @@ OTHER_IDENTIFIERS = {
     "name_2",
     "process_cpu_seconds_total",
     "steps_per_epoch",
+    *(f"translation_{name}" for name in KEYS),
     *(f"val_{name}" for name in MEASURES),
 }
 

@@ -7,6 +7,7 @@
 | `generate: options MODULE.CLASS` | A table of the fields of an option class that are flags |
 | `generate: settings` | A table of the settings of a search that a call may change |
 | `generate: commands` | Every command with its options |
+| `generate: statuses` | A table of the exit statuses of the commands |
 | `generate: rules` | Tables of the rules that choose options from the pairs |
 | `generate: example` | The first Python block of README.md |
 """
@@ -92,6 +93,7 @@ def _generate(kind: str, *arguments: str) -> str:
         "options": _options,
         "settings": _settings,
         "commands": _commands,
+        "statuses": _statuses,
         "rules": _rules,
         "example": _example,
     }
@@ -235,6 +237,16 @@ def _commands() -> Iterator[str]:
         yield ""
         yield from _parameters(command, command.params)
         yield from ("Example:", "", "```text", example(command.help), "```")
+
+
+def _statuses() -> Iterator[str]:
+    """Yield a table of the exit statuses of the commands."""
+    from keras_bahdanau_cli.exit_status import EXIT_STATUSES
+
+    yield "| exit status | meaning |"
+    yield "|---|---|"
+    for status, meaning in EXIT_STATUSES.items():
+        yield f"| {status} | {meaning} |"
 
 
 def _argument(parameter: Any) -> str:

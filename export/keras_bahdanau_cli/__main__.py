@@ -8,7 +8,7 @@ from keras_bahdanau_runtime.files import add_path_to_errors
 
 
 def main() -> None:
-    """Run the command; for a user's mistake print one line and exit with status 1."""
+    """Run the command; after an error print one line, and exit with its `exit_status`."""
     # TensorFlow reads these when it is imported. The first hides its notes on GPUs. Without the
     # second a training step takes two thirds of the time on processors without AVX-512, for which
     # TensorFlow disables oneDNN.
@@ -17,6 +17,7 @@ def main() -> None:
     try:
         # Imported here, because this entry point is also installed without the extra `cli`.
         from keras_bahdanau_cli.app import run
+        from keras_bahdanau_cli.exit_status import FAILED, IncompleteError, exit_status
         from keras_bahdanau_cli.terminal import print_error
     except MissingDependencyError as error:
         sys.exit(f"error: {error}")
@@ -26,10 +27,14 @@ def main() -> None:
         finally:
             _flush_output()
     except BrokenPipeError:  # the reader of the pipe has exited, as after `| head`
-        sys.exit(1)
-    except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
-        print_error(error)
-        sys.exit(1)
+        sys.exit(FAILED)
+    except (
+        *(ValueError, OSError, ImportError, MemoryError),
+        *(ArtifactError, IncompleteError),
+    ) as error:
+        status = exit_status(error)
+        print_error(error, status=status)
+        sys.exit(status)
 
 
 def _flush_output() -> None:

@@ -4,13 +4,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import is_dash, print_message
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArtifactError, argument_error
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
 
@@ -65,7 +66,7 @@ def align(
     A line such as 0-0 1-2 links the first word of the source to the first of the translation, and
     the second to the third. Words are separated by spaces. There is a line for each pair, in their
     order. A pair with a blank or too long side gives an empty line. It is reported on standard
-    error, and the exit status is then 1. A line that --on-bad-line skips gives an empty line, too.
+    error, and the exit status is then 3. A line that --on-bad-line skips gives an empty line, too.
 
     With --draw, sentences are translated and their attention weights drawn. A sentence with one
     word at a side, such as a word and its phonemes, is drawn by its pieces. An .html file is one
@@ -121,7 +122,7 @@ def align(
                 failures += 1
             file.write(f"{to_pharaoh(links)}\n".encode())
     if failures:
-        raise ArtifactError(f"Pairs without an alignment: {failures}.")
+        raise IncompleteError(f"Pairs without an alignment: {failures}.")
 
 
 def _draw(options: AlignOptions, limits: RunLimits) -> None:

@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.version import __version__
 try:
     import click
 
+    from keras_bahdanau_cli.exit_status import INTERRUPTED
     from keras_bahdanau_cli.flags import make_command
     from keras_bahdanau_cli.help_pages import HelpCommand, HelpGroup
     from keras_bahdanau_cli.terminal import console, escape_record
@@ -70,4 +71,4 @@ def run() -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

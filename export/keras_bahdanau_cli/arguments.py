@@ -27,9 +27,9 @@ def argument(help: str, default: Any = MISSING) -> Any:
     return option(default, help, positional=True)
 
 
-def output_path(help: str, default: Any = MISSING) -> Any:
-    """Return the field of the flag `--output`."""
-    return option(default, help, flags="-o --output")
+def output_path(help: str, default: Any = MISSING, **metadata: Any) -> Any:
+    """Return the field of the flag `--output`, with the `metadata` of `option`."""
+    return option(default, help, flags="-o --output", **metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

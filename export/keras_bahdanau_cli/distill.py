@@ -9,6 +9,7 @@ from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import DISTILLED_FOLDER
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_cli.arguments import argument
+from keras_bahdanau_cli.exit_status import INTERRUPTED
 from keras_bahdanau_cli.flags import Values, Without
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
@@ -119,6 +120,6 @@ def distill(
             )
     except KeyboardInterrupt:
         print_message(f"Interrupted. Run the same command with --resume to continue in {output}.")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     del translator  # frees its memory before the training
     train_run(options, output, resume)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 
 from keras_bahdanau_cli.arguments import ModelImports, RunLimits
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_cli.text_models import check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import one_cell
-from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def list_doubtful_pairs(
         for rank, pair in enumerate(ranked, start=1):
             file.write(f"{_line(rank, pair, as_json)}\n".encode())
     if failures:
-        raise ArtifactError(f"Pairs that could not be compared: {failures}.")
+        raise IncompleteError(f"Pairs that could not be compared: {failures}.")
 
 
 def _line(rank: int, pair: "DoubtfulPair", as_json: bool) -> str:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from keras_bahdanau.data.options import PrepareOptions
 from keras_bahdanau_cli.arguments import argument, output_path
 from keras_bahdanau_cli.choices_table import choices_table
+from keras_bahdanau_cli.exit_status import INTERRUPTED
 from keras_bahdanau_cli.flags import Values
 from keras_bahdanau_cli.terminal import console, copied_standard_input, print_message
 from keras_bahdanau_runtime.errors import argument_error
@@ -81,7 +82,7 @@ def prepare(files: PreparedFiles, text_format: TextFormat, options: Values[Prepa
             )
         except KeyboardInterrupt:
             print_message(f"Interrupted. Run the same command again to continue in {output}.")
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
     corpus = PreparedCorpus(output)
     for line in filter_report(corpus.manifest):
         print_message(line)

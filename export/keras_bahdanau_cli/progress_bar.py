@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from keras_bahdanau_cli.terminal import console, print_message
+from keras_bahdanau_cli.terminal import console, has_progress_bars, print_message
 
 _SECONDS_PER_MESSAGE = 60.0  # when standard error is no terminal
 
@@ -37,7 +37,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not has_progress_bars(),
         )
         self._task: TaskID | None = None
         self._initial = 0  # done by an earlier, interrupted run
@@ -57,7 +57,7 @@ class ProgressBar:
             self._start = self._last_message = time.monotonic()
         self._bar.update(self._task, completed=done, total=total)
         now = time.monotonic()
-        if not console.is_terminal and now - self._last_message >= _SECONDS_PER_MESSAGE:
+        if self._bar.disable and now - self._last_message >= _SECONDS_PER_MESSAGE:
             self._last_message, speed = now, (done - self._initial) / (now - self._start)
             remaining = ""
             if total and speed:

@@ -16,11 +16,12 @@ from keras_bahdanau_cli.arguments import (
     output_path,
 )
 from keras_bahdanau_cli.doubtful import list_doubtful_pairs
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_cli.pairs import open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.errors import ArtifactError, argument_error
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.text.parallel import TextFormat
 
@@ -97,7 +98,7 @@ def score(
     The log-probabilities are natural logarithms and include the end of each sentence. The
     perplexity per token goes to standard error. There is a line for each pair, in their order. A
     pair with a blank or too long side gives an empty line. It is reported on standard error, and
-    the exit status is then 1. A line that --on-bad-line skips gives an empty line, too.
+    the exit status is then 3. A line that --on-bad-line skips gives an empty line, too.
 
     With --doubtful, the command lists the pairs for which the model has a more probable answer. The
     list is sorted by the difference of the two log-probabilities. If a source has several lines,
@@ -136,7 +137,7 @@ def score(
         value = math.exp(-total / tokens)
         print_message(f"Perplexity {value:.4f} (pairs: {scored:,}, tokens: {tokens:,})")
     if failures:
-        raise ArtifactError(f"Pairs without a score: {failures}.")
+        raise IncompleteError(f"Pairs without a score: {failures}.")
 
 
 def _json_line(item: "TargetScore | None") -> str:

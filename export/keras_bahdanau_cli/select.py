@@ -7,13 +7,14 @@ from pathlib import Path
 from rich.progress import Progress
 
 from keras_bahdanau_cli.arguments import ModelImports, RunLimits, argument, output_path
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_cli.pairs import open_output
 from keras_bahdanau_cli.terminal import console, print_message, text_source
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import Lines, is_text, one_cell
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import ArtifactError, argument_error
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 
 _MAX_COUNT = 10_000  # each source is compared with those that are listed before it
@@ -51,7 +52,7 @@ def select(
 
     Near duplicates are left out. A line has the source, the answer of the model and its confidence,
     separated by tabs. Correct the answers, and train with the columns of sources and answers. A
-    source that cannot be translated is reported on standard error, and the exit status is then 1.
+    source that cannot be translated is reported on standard error, and the exit status is then 3.
 
     Example:
         keras-bahdanau select artifact unlabeled.txt --output selected.tsv
@@ -96,4 +97,4 @@ def select(
             line = json.dumps(values, ensure_ascii=False) if options.as_json else "\t".join(columns)
             file.write(f"{line}\n".encode())
     if failures:
-        raise ArtifactError(f"Sources without a translation: {failures}.")
+        raise IncompleteError(f"Sources without a translation: {failures}.")

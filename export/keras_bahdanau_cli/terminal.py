@@ -14,9 +14,10 @@ from rich.text import Text
 
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors, temporary_file
-from keras_bahdanau_runtime.service.logs import escape_unprintable
+from keras_bahdanau_runtime.service.logs import JsonFormatter, escape_unprintable
 
 console = Console(stderr=True)
+_json_formatters: list[JsonFormatter] = []  # one if messages are JSON
 
 _DASH = Path("-")
 
@@ -31,15 +32,46 @@ def _plain_line(message: str) -> Text:
     return Text(escape_unprintable(message))
 
 
-def print_message(message: str) -> None:
-    """Print a message to standard error as one line, without wrapping it."""
-    console.print(_plain_line(message), highlight=False, soft_wrap=True)
+def use_json_messages() -> None:
+    """Write all messages, errors and log records of this process as lines of JSON."""
+    formatter = JsonFormatter()
+    _json_formatters[:] = [formatter]
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.getLogger().handlers = [handler]
 
 
-def print_error(error: BaseException) -> None:
-    """Print an error message to standard error as one line, without wrapping it."""
-    message = Text.assemble(("error:", "red"), " ", _plain_line(str(error) or repr(error)))
+def has_progress_bars() -> bool:
+    """Whether standard error is a terminal, and for people."""
+    return console.is_terminal and not _json_formatters
+
+
+def print_message(message: str, **fields: Any) -> None:
+    """Print a message to standard error as one line, without wrapping it.
+
+    Args:
+        message: The message.
+        **fields: Values that a line of JSON has in addition.
+    """
+    if _json_formatters:
+        _print_json("INFO", message, fields)
+    else:
+        console.print(_plain_line(message), highlight=False, soft_wrap=True)
+
+
+def print_error(error: BaseException, **fields: Any) -> None:
+    """Print an error message as `print_message`."""
+    text = str(error) or repr(error)
+    if _json_formatters:
+        _print_json("ERROR", text, fields)
+        return
+    message = Text.assemble(("error:", "red"), " ", _plain_line(text))
     console.print(message, highlight=False, soft_wrap=True)
+
+
+def _print_json(level: str, message: str, fields: dict[str, Any]) -> None:
+    record = logging.makeLogRecord({"levelname": level, "msg": message, "fields": fields})
+    sys.stderr.write(_json_formatters[0].format(record) + "\n")
 
 
 def escape_record(record: logging.LogRecord) -> bool:

@@ -14,6 +14,7 @@ from keras_bahdanau.run_folder import LAST_FILE, SEEDS_FILE
 from keras_bahdanau.training.options import FORMER_NAMES, TrainingOptions, upgrade_options
 from keras_bahdanau_cli.arguments import output_path
 from keras_bahdanau_cli.choices_table import choices_table
+from keras_bahdanau_cli.exit_status import INTERRUPTED
 from keras_bahdanau_cli.flags import Values, config_file
 from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_cli.terminal import console, print_message
@@ -91,7 +92,7 @@ def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int =
         has_checkpoint = (output / LAST_FILE).exists() or (output / SEEDS_FILE).exists()
         action = "continue from the last checkpoint" if has_checkpoint else "start again"
         print_message(f"Interrupted. Run the same command with --resume to {action} in {output}.")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     print_message(f"The best model is {best}.")
 
 

@@ -1,13 +1,18 @@
-"""Command `translate`: a stream of lines, files that can be resumed, or folders on Ray."""
+"""Command `translate`: a stream of lines, a file, or several files, also on Ray."""
 
 import contextlib
+import functools
+import glob
+import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
+from keras_bahdanau_cli.exit_status import INTERRUPTED, IncompleteError
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.search_flags import SearchFlags
@@ -16,15 +21,19 @@ from keras_bahdanau_cli.terminal import (
     print_message,
     standard_input,
     standard_stream,
+    use_json_messages,
 )
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
-from keras_bahdanau_runtime.errors import ArtifactError, argument_error
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.option_fields import option
+from keras_bahdanau_runtime.service.logs import check_log_format, log_format_option
+from keras_bahdanau_runtime.text.file_kind import file_kind
 
 if TYPE_CHECKING:
+    from keras_bahdanau_runtime.bulk.file import FileResult
     from keras_bahdanau_runtime.bulk.review import Review
     from keras_bahdanau_runtime.translator import Translator
 
@@ -38,15 +47,22 @@ class TranslateOptions:
     """Files of the command, and where they are translated."""
 
     artifact: str = argument(ARTIFACT)
-    source: Path | None = argument(
-        "UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or compressed; "
-        "for Ray a folder of such files. Standard input by default, or for -.",
+    sources: tuple[Path, ...] = argument(
+        "UTF-8 text, one sentence a line; or .csv, .tsv, .jsonl or .parquet; plain or compressed. "
+        "Several files, folders of files, and patterns such as 'in/*.jsonl'. Standard input by "
+        "default, or for -.",
+        (),
+    )
+    output: str | None = output_path(
+        "A new file of the same format; standard output by default, or for -. For several sources, "
+        "a folder, or for one with a slash at the end: files whose outputs are complete are "
+        "skipped, and those that have changed are translated again.",
         None,
+        metavar="PATH",
     )
-    output: Path | None = output_path(
-        "A new file of the same format; standard output by default, or for -.", None
+    resume: bool = option(
+        False, "Continue an interrupted file. Always so for a folder.", flags="--resume"
     )
-    resume: bool = option(False, "Continue an interrupted file.", flags="--resume")
     shard: str = option(
         _WHOLE_FILE,
         "I/N: translate only part I of N; the outputs can be concatenated.",
@@ -84,12 +100,30 @@ class TranslateOptions:
         flags="--truncate",
         panel="Limits",
     )
-    engine: str = option(
-        "local", "local, or ray for a folder of files on many machines.", panel="System"
-    )
+    engine: str = option("local", "local, or ray for files on many machines.", panel="System")
     actors: int | None = option(
         None, "For ray: files to translate at once; as the CPUs allow by default.", panel="System"
     )
+    log_format: str = log_format_option()
+
+    @property
+    def source(self) -> Path | None:
+        """The only source; `None` for standard input."""
+        return None if not self.sources or is_dash(self.sources[0]) else self.sources[0]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the output is a folder, with a file for each file of the sources."""
+        if len(self.sources) > 1:
+            return True
+        if self.source is None:
+            return False
+        is_pattern = glob.has_magic(str(self.source)) and not os.path.lexists(self.source)
+        if is_pattern or self.source.is_dir():
+            return True
+        if self.output is None:
+            return False
+        return self.output.endswith(("/", os.sep)) or Path(self.output).is_dir()
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -109,21 +143,26 @@ def translate(
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
     A line that cannot be read or translated gives an empty line, an empty cell in .csv and .tsv, or
-    null in .jsonl and .parquet. It is reported on standard error, and the exit status is then 1.
+    null in .jsonl and .parquet. It is reported on standard error, and the exit status is then 3.
     With --output, progress is saved: after any interruption the same command with --resume
     continues. It is an error if a finished output was made from other text, or with other options.
+    Into a folder, the same command continues, and translates such a file again.
 
     Example:
         keras-bahdanau translate artifact test.en --output test.de
     """
-    source, output = (None if is_dash(path) else path for path in (job.source, job.output))
-    options = {**asdict(batches), "truncate": job.truncate, **search.options()}
+    began = time.monotonic()
+    check_log_format(job.log_format)
+    if job.log_format == "json":
+        use_json_messages()
     if job.engine not in ("local", "ray"):
         raise argument_error("engine", "be local or ray", job.engine)
+    output = None if job.output is None or is_dash(Path(job.output)) else Path(job.output)
+    options = {**asdict(batches), "truncate": job.truncate, **search.options()}
     file_flags = {"resume": job.resume, "shard": job.shard if job.shard != _WHOLE_FILE else None}
+    row_flags = {"prefix": search.prefix, "required": search.required, "review": job.review}
     if job.engine == "ray":
-        files = {"prefix": search.prefix, "required": search.required, "review": job.review}
-        _refuse_without("`engine` local", **file_flags, **files)
+        _refuse_without("`engine` local", **file_flags, **row_flags)
         if not output_format.is_plain:
             raise argument_error(
                 ("n_best", "scores", "tokens", "alignments", "json"),
@@ -135,24 +174,74 @@ def translate(
             "actors": job.actors,
         }
         settings |= {**job.columns, **asdict(limits), **options}
-        _translate_folder(job.artifact, source, output, **settings)
+        _translate_on_ray(job.artifact, job.sources, output, **settings)
         return
     _refuse_without("`engine` ray", actors=job.actors)
-    lines = standard_input() if source is None else source
+    if job.has_files:
+        _refuse_without("a single file", shard=file_flags["shard"], **row_flags)
+        options |= {"output_format": output_format, **job.columns}
+        summary = _translate_files(job, limits, output, **options)
+        summary.print(time.monotonic() - began)
+        summary.check()
+        return
+    lines = standard_input() if job.source is None else job.source
     options |= search.constraints()
     review = _review(job)
     if output is None:
         _refuse_without("an `output`", **file_flags, **job.columns)
-        _refuse_without("an `output`", source=None if is_text(lines) else lines)
+        _refuse_without("an `output`", sources=None if is_text(lines) else lines)
         failures = _translate_stream(_open(job, limits), lines, output_format, options, review)
+        summary = _Summary(failed_rows=failures)
     else:
         options |= {"resume": job.resume, "shard": _parse_shard(job.shard), **job.columns}
         options |= {"output_format": output_format, "review": review}
-        failures = _translate_file(_open(job, limits), lines, output, **options)
+        summary = _Summary([_translate_file(_open(job, limits), lines, output, **options)])
     if review is not None:
         print_message(f"{review.count} translations to review are in {review.path}.")
-    if failures:
-        raise ArtifactError(f"{failures} lines have no translation.")
+    if output is not None:
+        summary.print(time.monotonic() - began)
+    summary.check()
+
+
+class _Summary:
+    """Numbers of translated files and rows.
+
+    Args:
+        results: The `FileResult`, or an error, of each file.
+        failed_rows: Number of further rows without a translation.
+    """
+
+    def __init__(self, results: "Iterable[FileResult | str]" = (), failed_rows: int = 0) -> None:
+        results = list(results)
+        finished = [result for result in results if not isinstance(result, str)]
+        self.files, self.failed_files = len(results), len(results) - len(finished)
+        self.unchanged_files = sum(not result.new_rows and result.rows > 0 for result in finished)
+        self.rows = sum(result.rows for result in finished)
+        self.new_rows = sum(result.new_rows for result in finished)
+        self.failed_rows = failed_rows + sum(result.failed_rows for result in finished)
+
+    def print(self, seconds: float) -> None:
+        """Print the numbers and the speed, as one line."""
+        rate = self.new_rows / seconds
+        print_message(
+            f"{_count(self.files, 'file')}: {self.unchanged_files:,} unchanged, "
+            f"{self.failed_files:,} failed; {_count(self.rows, 'row')}: {self.new_rows:,} new, "
+            f"{self.failed_rows:,} without a translation; {seconds:.1f} s, {rate:,.1f} rows/s",
+            **vars(self),
+            seconds=round(seconds, 3),
+            rows_per_second=round(rate, 1),
+        )
+
+    def check(self) -> None:
+        """Raise an `IncompleteError` if a file or a row has no translation."""
+        failures = [_count(self.failed_files, "file")] if self.failed_files else []
+        failures += [_count(self.failed_rows, "row")] if self.failed_rows else []
+        if failures:
+            raise IncompleteError(f"Without a translation: {' and '.join(failures)}.")
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _review(job: TranslateOptions) -> "Review | None":
@@ -225,42 +314,97 @@ def _translate_stream(
                 progress(number, None)
             if error is not None:
                 failures += 1
-                _print_failure(number, error)
+                _print_failure(source, number, error, names_file=False)
     if review is not None:
         review.publish()
     return failures
 
 
-def _translate_file(translator: "Translator", source: Source, output: Path, **options: Any) -> int:
-    """Translate a file into another one; return the number of failures."""
+def _translate_file(
+    translator: "Translator", source: Source, output: Path, **options: Any
+) -> "FileResult":
+    """Translate a file into another one."""
     from keras_bahdanau_runtime.bulk.file import translate_file
 
     try:
         with ProgressBar() as progress:
             return translate_file(
-                translator, source, output, progress=progress, on_failed=_print_failure, **options
+                translator,
+                source,
+                output,
+                progress=progress,
+                on_failed=functools.partial(_print_failure, source, names_file=False),
+                **options,
             )
     except KeyboardInterrupt:
         print_message(f"Interrupted. Run the same command with --resume to continue {output}.")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
-def _translate_folder(
-    artifact: str, source: Path | None, output: Path | None, **options: Any
+def _translate_files(
+    job: TranslateOptions, limits: RunLimits, output: Path | None, **options: Any
+) -> _Summary:
+    """Translate the files of the sources that have no complete output into a folder."""
+    from keras_bahdanau_runtime.bulk.folder import find_files, translate_files
+
+    if output is None:
+        raise argument_error("output", "be a folder for several sources", None)
+    if any(map(is_dash, job.sources)):
+        raise argument_error("sources", "be files for an output folder", received="-")
+    if output.exists() and not output.is_dir():
+        raise argument_error(
+            "output", "be a folder for several sources", received=f"{str(output)!r}, a file"
+        )
+    files = find_files(job.sources, output)
+
+    def report(path: Path, result: "FileResult | str") -> None:
+        if isinstance(result, str):
+            print_message(f"{path}: {result}", file=str(path))
+        elif result.new_rows:
+            rows, new_rows, failed_rows = result.rows, result.new_rows, result.failed_rows
+            print_message(
+                f"{path}: {_count(rows, 'row')}, {failed_rows:,} without a translation",
+                file=str(path),
+                rows=rows,
+                new_rows=new_rows,
+                failed_rows=failed_rows,
+            )
+
+    try:
+        with ProgressBar() as progress:
+            results = translate_files(
+                _open(job, limits),
+                files,
+                output,
+                progress=progress,
+                on_failed=_print_failure,
+                on_finished=report,
+                **options,
+            )
+    except KeyboardInterrupt:
+        print_message("Interrupted. Run the same command to continue.")
+        sys.exit(INTERRUPTED)
+    return _Summary(results.values())
+
+
+def _translate_on_ray(
+    artifact: str, sources: tuple[Path, ...], output: Path | None, **options: Any
 ) -> None:
     from keras_bahdanau_runtime.ray.bulk import translate_folder
 
-    if source is None or output is None:
+    if not sources or output is None:
         raise argument_error(
-            ("source", "output"), "be folders for the engine ray", received=f"{source} and {output}"
+            ("sources", "output"),
+            "be files and a folder for the engine ray",
+            received=f"{', '.join(map(str, sources)) or 'none'} and {output}",
         )
     folder = artifact_folder(artifact)
     with ProgressBar("files") as progress:
-        failures = translate_folder(folder, source, output, progress=progress, **options)
+        failures = translate_folder(folder, sources, output, progress=progress, **options)
     for name, reason in failures.items():
-        print_message(f"{name}: {reason}")
+        print_message(f"{name}: {reason}", file=name)
     if failures:
-        raise ArtifactError(
+        raise IncompleteError(
             f"{len(failures)} files are not translated completely; the others are in {output}."
         )
 
@@ -280,5 +424,10 @@ def _parse_shard(shard: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _print_failure(number: int, reason: str) -> None:
-    print_message(f"line {number}: {reason}")
+def _print_failure(source: Source, number: int, reason: str, names_file: bool = True) -> None:
+    """Print why a row of a source has no translation."""
+    fields: dict[str, Any] = {"file": str(source)} if isinstance(source, Path) else {}
+    has_lines = is_text(source) or file_kind(str(source)).format in ("jsonl", "tsv")
+    unit = "line" if has_lines else "row"
+    prefix = f"{source}, " if names_file else ""
+    print_message(f"{prefix}{unit} {number}: {reason}", **fields, **{unit: number})

@@ -124,7 +124,8 @@ def parse_json(text: str, constants: bool = True) -> Any:
 
     Raises:
         ValueError: The text is not JSON, a key occurs twice in an object, objects are nested too
-            deeply, or an integer has more digits than Python converts.
+            deeply, or an integer has more digits than Python converts. For a text of one line the
+            message has only the column, because the text may be any line of a file.
 
     Example:
 
@@ -134,6 +135,10 @@ def parse_json(text: str, constants: bool = True) -> Any:
     """
     try:
         return _DECODERS[constants].decode(text)
+    except json.JSONDecodeError as error:
+        if "\n" in text.strip():
+            raise
+        raise ValueError(f"{error.msg} at column {error.colno}") from error
     except RecursionError as error:
         raise ValueError("JSON with too many levels") from error
 

@@ -4,6 +4,7 @@ A wrong argument raises an `ArgumentError`, which is a `ValueError`. The other c
 problems that the caller cannot see from the arguments alone.
 
     ArgumentError                  (a ValueError) has the name of the argument
+    └── MissingArtifactError       the path of an artifact is that of something else
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
     ├── UnsupportedArtifactError   intact, but not for this version or this use
@@ -50,6 +51,10 @@ class ArgumentError(ValueError):
     name: str | None = None
 
 
+class MissingArtifactError(ArgumentError):
+    """The path of an artifact is not a folder, or is that of a training run."""
+
+
 def argument_error(
     name: str | tuple[str, ...],
     expectation: str,
@@ -57,6 +62,7 @@ def argument_error(
     *,
     received: str | None = None,
     of: str | None = None,
+    kind: type[ArgumentError] = ArgumentError,
 ) -> ArgumentError:
     """Return the error of an argument with a value that it must not have.
 
@@ -67,6 +73,7 @@ def argument_error(
         value: The value of the argument, which the message quotes.
         received: str. What the message says instead of `value`; empty for nothing.
         of: str. The class or function that has the argument; `None` if that is clear.
+        kind: Class of the error.
 
     Example:
 
@@ -81,7 +88,7 @@ def argument_error(
         listed += f" of {of}"
     message = f"Argument{'s' * (len(names) > 1)} {listed} must {expectation}"
     message += "" if message.endswith((".", "?", "!")) else "."
-    error = ArgumentError(f"{message} Received: {received}" if received else message)
+    error = kind(f"{message} Received: {received}" if received else message)
     error.name = names[0]
     return error
 

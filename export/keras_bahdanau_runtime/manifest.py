@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     CorruptArtifactError,
+    MissingArtifactError,
     UnsupportedArtifactError,
     argument_error,
 )
@@ -282,6 +283,7 @@ def read_file_list(folder: Path) -> Manifest:
             "path",
             "be the folder of an artifact",
             received=f"{str(folder)!r}, which is not a folder.",
+            kind=MissingArtifactError,
         )
     if is_run(folder) and not is_file:
         raise argument_error(
@@ -291,6 +293,7 @@ def read_file_list(folder: Path) -> Manifest:
                 f"{str(folder)!r}, which is a training run. Export it first: keras-bahdanau "
                 f"export {shlex.quote(str(folder))} ARTIFACT"
             ),
+            kind=MissingArtifactError,
         )
     if is_link:
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")

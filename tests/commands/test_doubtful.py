@@ -11,8 +11,8 @@ import pytest
 from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_cli.app import app
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.errors import ArtifactError
 
 RUN = Path(__file__).resolve().parents[1] / "files" / "run"
 # The model prefers the copy of a source to any target with a larger sum of ids.
@@ -92,7 +92,7 @@ def test_two_files_with_a_blank_line_are_compared_and_the_line_is_reported(artif
     result = list_doubtful(artifact, tmp_path / "a.en", tmp_path / "a.de", "--json")
     assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == [2, 4]
     assert "line 1: Argument `sources[0]` must not be blank" in result.stderr
-    assert isinstance(result.exception, ArtifactError)
+    assert isinstance(result.exception, IncompleteError)
     assert str(result.exception) == "Pairs that could not be compared: 1."
 
 

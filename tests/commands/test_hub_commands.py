@@ -98,7 +98,7 @@ def test_an_error_of_the_hub_is_one_line(hub, folder):
         capture_output=True,
         text=True,
     )
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert finished.stderr.count("\n") == 1 and finished.stderr.startswith("error: Argument `repo")
 
 

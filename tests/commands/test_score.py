@@ -8,8 +8,9 @@ import pytest
 from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_cli.app import app
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 
 SOURCES, TARGETS = ["a man on a bike", "a boat", "a dog"], ["a dog on", "a man", "a bike"]
 
@@ -67,7 +68,7 @@ def test_a_blank_pair_has_an_empty_line_and_is_reported(artifact, write):
     assert blank == "" and float(first) < 0 and float(last) < 0
     assert "line 2: Argument `targets[1]` must not be blank. Received: ' '" in result.stderr
     assert "(pairs: 2, tokens: " in result.stderr
-    assert isinstance(result.exception, ArtifactError)
+    assert isinstance(result.exception, IncompleteError)
     assert str(result.exception) == "Pairs without a score: 1."
 
 

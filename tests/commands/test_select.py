@@ -12,8 +12,8 @@ import pytest
 from copy_artifact import make
 
 from keras_bahdanau_cli.app import app
+from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.errors import ArtifactError
 
 RUN = Path(__file__).resolve().parents[1] / "files" / "run"
 SOURCES = ["a", "a man on a bike", "a dog", "a man on a bikes", ""]
@@ -73,5 +73,5 @@ def test_lines_that_cannot_be_translated_are_reported_and_left_out(artifact, tmp
     result = select(artifact, path)
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["a dog"]
     assert "line 2: " in result.stderr and "line 3: " in result.stderr
-    assert isinstance(result.exception, ArtifactError)
+    assert isinstance(result.exception, IncompleteError)
     assert str(result.exception) == "Sources without a translation: 2."

@@ -65,10 +65,10 @@ def translating(artifact, **options):
             timer.cancel()
 
 
-def assert_one_line_error(finished, *words):
-    """Check for exit status 1 and a message of one line with these words."""
+def assert_one_line_error(finished, *words, status=2):
+    """Check for an exit status and a message of one line with these words."""
     error = finished.stderr.decode()
-    assert finished.returncode == 1, error
+    assert finished.returncode == status, error
     assert "Traceback" not in error and "\x1b" not in error
     assert error.startswith("error: ") and error.count("\n") == 1, error
     for word in words:
@@ -97,9 +97,9 @@ def test_too_long_lines_are_left_blank_and_reported(artifact, tmp_path):
     data = b"a man\n" + b"a dog on a boat " * 30 + b"\na dog\n"
     finished = run("translate", artifact, "-o", tmp_path / "out", input=data)
     error = finished.stderr.decode()
-    assert finished.returncode == 1
+    assert finished.returncode == 3
     assert error.startswith("line 2: ") and "at most 40 tokens" in error
-    assert error.splitlines()[-1] == "error: 1 lines have no translation."
+    assert error.splitlines()[-1] == "error: Without a translation: 1 row."
     assert (tmp_path / "out").read_bytes() == b"a man\n\na dog\n"
     assert run("translate", artifact, "--truncate", input=data).returncode == 0
 
@@ -109,11 +109,11 @@ def test_lines_that_are_not_utf8_are_left_blank_and_reported(artifact, tmp_path,
     arguments = ["-", "-o", output] if output else []
     data = b"a man\n\xff\na dog\n"
     finished = run("translate", artifact, *arguments, input=data, cwd=tmp_path)
-    assert finished.returncode == 1
-    assert finished.stderr.decode().splitlines() == [
-        "line 2: not UTF-8 (byte 0xff, invalid start byte).",
-        "error: 1 lines have no translation.",
-    ]
+    assert finished.returncode == 3
+    lines = finished.stderr.decode().splitlines()
+    assert lines[0] == "line 2: not UTF-8 (byte 0xff, invalid start byte)."
+    assert lines[-1] == "error: Without a translation: 1 row."
+    assert len(lines) == (3 if output == "out" else 2)  # with a summary
     written = (tmp_path / "out").read_bytes() if output == "out" else finished.stdout
     assert written == b"a man\n\na dog\n"
 
@@ -126,7 +126,7 @@ def test_message_with_a_path_of_several_lines_is_one_line(artifact, tmp_path):
     assert line.startswith("error: ") and rf"{shown}1" in line.replace("\\\\", "\\")
     (tmp_path / name).write_text("a man\n")
     for _ in range(2):  # an error, and then a warning of the log
-        assert run("translate", artifact, name, "-o", "out", cwd=tmp_path).returncode in (0, 1)
+        assert run("translate", artifact, name, "-o", "out", cwd=tmp_path).returncode in (0, 2)
         finished = run("translate", artifact, name, "-o", f"{name}out", "--resume", cwd=tmp_path)
     logged = finished.stderr.decode()
     assert f"{shown}out exists:" in " ".join(logged.split()) and "\x1b" not in logged
@@ -150,7 +150,7 @@ def test_evaluate_reads_either_side_from_standard_input(artifact, tmp_path, argu
 def test_full_standard_output_is_named(artifact, command):
     line = f"echo a man | {' '.join(COMMAND)} {command} {artifact} > /dev/full"
     finished = subprocess.run(line, shell=True, capture_output=True, env=ENVIRONMENT)
-    assert_one_line_error(finished, "No space left on device: 'standard output'")
+    assert_one_line_error(finished, "No space left on device: 'standard output'", status=1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other limits.")
@@ -163,7 +163,7 @@ def test_full_disk_leaves_no_partial_output(artifact, tmp_path):
 
     data = b"a man on a bike\n" * 5000
     finished = run("translate", artifact, "-o", tmp_path / "out", input=data, preexec_fn=limit)
-    assert_one_line_error(finished, "File too large: ", "out.partial'")
+    assert_one_line_error(finished, "File too large: ", "out.partial'", status=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,10 +186,12 @@ def test_options_that_do_not_fit_are_refused(artifact, tmp_path, call, arguments
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a.jsonl"], ["`source`", "an `output`"]),
+        (["a.jsonl"], ["`sources`", "an `output`"]),
+        (["a", "b"], ["`output` must be a folder for several sources"]),
+        (["-", "b", "-o", "out"], ["`sources` must be files for an output folder"]),
         (["--resume"], ["`resume`", "an `output`"]),
         (["--text-column", "a"], ["an `output`"]),
-        (["--engine", "ray"], ["must be folders"]),
+        (["--engine", "ray"], ["must be files and a folder for the engine ray"]),
     ],
 )
 def test_options_that_need_a_file_are_refused_for_a_stream(artifact, call, arguments, words):
@@ -224,10 +226,10 @@ def test_translation_that_filled_the_disk_is_resumed_when_there_is_room(
     )
     first, second = (
         ["1", "other", "out.journal", "out.partial"],
-        ["1", "0", ".out.journal", "out", "same"],
+        ["2", "0", ".out.journal", "out", "same"],
     )
     assert finished.stdout.decode().split() == [*first, *second], finished.stderr
-    disk_error, resume_error = finished.stderr.decode().splitlines()
+    disk_error, resume_error, _ = finished.stderr.decode().splitlines()
     assert disk_error == "error: [Errno 28] No space left on device: 'out.partial'"
     assert "`resume` must be True" in resume_error
 
@@ -288,7 +290,7 @@ def test_artifact_names_are_shown_without_markup_and_control_characters(
 ):
     finished = call("inspect", name)
     error = finished.stderr.decode()
-    assert finished.returncode == 1 and "Traceback" not in error and "\x1b" not in error
+    assert finished.returncode == 4 and "Traceback" not in error and "\x1b" not in error
     assert repr(name)[1:-1] in error
     link = tmp_path / name
     link.parent.mkdir(exist_ok=True)
@@ -319,6 +321,6 @@ def test_every_command_reports_a_damaged_artifact_in_one_line(tmp_path, call, co
     rest = arguments.get(command, ["text", "text"])
     graph = make(tmp_path / "a") / "model.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"\x00")
-    assert_one_line_error(call(command, "a", *rest), "sha256")
+    assert_one_line_error(call(command, "a", *rest), "sha256", status=4)
     graph.with_name("manifest.json").write_text('{"format": "keras_bahdanau artifact"}')
-    assert_one_line_error(call(command, "a", *rest), "'format_version'")
+    assert_one_line_error(call(command, "a", *rest), "'format_version'", status=4)

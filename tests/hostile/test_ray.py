@@ -100,7 +100,7 @@ def assert_complete(source, output):
     names = [path.name for path in source.iterdir()]
     records = [f".{name}.journal" for name in names]
     found = sorted(path.name for path in output.iterdir())
-    assert found == sorted([*names, *records, ".journal"])
+    assert found == sorted([*names, *records])
     for name in names:
         assert (output / name).read_bytes() == (source / name).read_bytes()
 
@@ -140,30 +140,31 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     (source / "c.txt").write_bytes(b"a man\n" + b"a dog on a boat " * 30 + b"\n\xff\n")
     with driver(cluster, artifact, source, output) as process:
         error = process.communicate()[1].decode()
-    assert process.returncode == 1
+    assert process.returncode == 3
     assert "b.txt: expected text" in error and "Received: bzip2" in error
     assert "c.txt: 2 rows could not be translated" in error
     assert "error: 2 files are not translated completely; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"
     assert (output / "c.txt").read_text() == "a man\n\n\n"
-    files = [".a.txt.journal", ".c.txt.journal", ".journal", "a.txt", "c.txt"]
+    files = [".a.txt.journal", ".c.txt.journal", "a.txt", "c.txt"]
     assert sorted(path.name for path in output.iterdir()) == files
     (source / "a.txt").write_text("two dogs\n")
     with driver(cluster, artifact, source, output) as process:
         error = process.communicate()[1].decode()
-    assert process.returncode == 1 and (output / "a.txt").read_text() == "a man\n"
-    assert "a.txt: Argument `source` must contain the rows that" in error
-    assert "c.txt: 2 rows could not be translated" in error
+    assert process.returncode == 3 and (output / "a.txt").read_text() == "two dogs\n"
+    assert "a.txt" not in error and "c.txt: 2 rows could not be translated" in error
+    (output / "a.txt").write_text("edited\n")
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--batch-size", "8"]
     other = subprocess.run(command, capture_output=True)
-    assert other.returncode == 1 and b"`batch_size` must be the value" in other.stderr
+    assert other.returncode == 3 and (output / "a.txt").read_text() == "edited\n"
+    assert b"a.txt', which has changed" in other.stderr
 
 
 def test_invalid_folders_are_refused(artifact, tmp_path):
     for source, words in (
-        (tmp_path, b"`source` must be a folder of files"),
+        (tmp_path, b"`sources` must contain a file"),
         (artifact, b"`output` must be another folder"),
     ):
         command = [*COMMAND, artifact, source, "-o", source, "--engine", "ray"]
         finished = subprocess.run(command, capture_output=True)
-        assert finished.returncode == 1 and words in finished.stderr, finished.stderr
+        assert finished.returncode == 2 and words in finished.stderr, finished.stderr

@@ -1,6 +1,5 @@
 """Translation of whole files: formats, interruption and resumption, shards."""
 
-import functools
 import gzip
 import json
 import os
@@ -19,8 +18,12 @@ from keras_bahdanau_runtime.ray.bulk import _FileTranslator
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 WINDOW = 32
-translate_file = functools.partial(file.translate_file, window=WINDOW)
 LONG = "a dog on a boat " * 30  # more than the 40 tokens of the artifact
+
+
+def translate_file(*arguments, **options):
+    """Translate a file; return the number of rows without a translation."""
+    return file.translate_file(*arguments, window=WINDOW, **options).failed_rows
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +395,11 @@ def test_json_objects_keep_their_other_keys(translator, tmp_path, name):
             "without lone surrogates",
         ),
         ("[1]", '{"translation": null}', "expected a JSON object. Received: '[1]'"),
-        ('{"text": "a"', '{"translation": null}', "expected a JSON object"),
+        (
+            '{"text": "a"',
+            '{"translation": null}',
+            "expected a JSON object. Received: Expecting ',' delimiter at column 13",
+        ),
         ("[" * 100_000, '{"translation": null}', "expected a JSON object"),
         ('{"text": "\udcff"}', '{"translation": null}', "not UTF-8 (byte 0xff"),
         ("", "", None),
@@ -489,6 +496,53 @@ def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, 
 def test_source_and_output_must_have_one_format(tmp_path, source, output, columns, words):
     with pytest.raises(ValueError, match=words):
         open_records(tmp_path / source, tmp_path / output, *columns)
+
+
+def test_scores_are_further_keys_of_json_lines(translator, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_lines(source, ['{"text": "a dog", "id": 1}', '{"text": null}', "", '{"text": ""}'])
+    style = file.OutputFormat(scores=True, tokens=True, n_best=2)
+    assert translate_file(translator, source, output, output_format=style) == 1
+    first, second, third, fourth = output.read_text().splitlines()
+    hypothesis = {"text": "a dog", "score": -3.0, "tokens": ["a", " dog", "</s>"]}
+    assert json.loads(first) == {
+        "text": "a dog",
+        "id": 1,
+        "translation": "a dog",
+        "translation_score": -3.0,
+        "translation_tokens": hypothesis["tokens"],
+        "translation_n_best": [hypothesis],
+    }
+    keys = dict.fromkeys([*json.loads(first)][2:])
+    assert json.loads(second) == {"text": None, **keys}
+    assert third == ""
+    assert {name: type(value) for name, value in json.loads(fourth).items() if name in keys} == {
+        "translation": str,
+        "translation_score": type(None),  # a blank text has no score
+        "translation_tokens": list,
+        "translation_n_best": list,
+    }
+
+
+def test_json_lines_with_all_fields_say_why_a_row_has_no_translation(translator, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_lines(source, ['{"text": "a dog"}', '{"text": 1}'])
+    style = file.OutputFormat(as_json=True, alignments="pharaoh")
+    translate_file(translator, source, output, output_column="de", output_format=style)
+    first, second = map(json.loads, output.read_text().splitlines())
+    assert list(first) == list(second)
+    assert (first["de"], first["de_alignment"], first["de_error"]) == ("a dog", "0-0 1-1", None)
+    assert first["de_source_tokens"] == ["a", " dog", "</s>"] and first["de_confidence"] is None
+    assert second["de_error"] == "expected a str as 'text'. Received: 1"
+    assert {value for name, value in second.items() if name not in ("text", "de_error")} == {None}
+
+
+def test_further_keys_of_json_lines_must_be_new(translator, tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", ['{"text": "a", "translation_score": 1}'])
+    assert translate_file(translator, source, tmp_path / "out.jsonl") == 0
+    with pytest.raises(ValueError, match=r"`output_column` must be .* 'translation_score', which"):
+        scores = file.OutputFormat(scores=True)
+        translate_file(translator, source, tmp_path / "b.jsonl", output_format=scores)
 
 
 # CSV and tab-separated text
@@ -807,7 +861,7 @@ def test_ray_actor_has_one_thread_for_each_processor(translator, tmp_path):
     """Ray counts processors, but does not bind processes to them."""
     limits = {"parallel_batches": 1, "timeout": None, "megabytes": None}
     manifest = translator.manifest
-    actor = _FileTranslator(manifest.folder, fingerprint(manifest), tmp_path, tmp_path, limits, {})
+    actor = _FileTranslator(manifest.folder, fingerprint(manifest), tmp_path, limits, {})
     assert actor._translator.session.get_session_options().intra_op_num_threads == 1
 
 

@@ -116,6 +116,8 @@ def write_files(folder, code=""):
     for name in ("pairs.tsv", "test.tsv"):
         (folder / name).write_text(tabbed, encoding="utf-8")
     (folder / "pairs.csv").write_text(f"en,de\n{tabbed}".replace("\t", ","), encoding="utf-8")
+    (folder / "in").mkdir()
+    (folder / "in" / "monday.jsonl").write_text('{"text": "red cat"}\n', encoding="utf-8")
     objects = ({"translation": {"en": source, "de": target}} for source, target in pairs)
     lines = "".join(f"{json.dumps(value)}\n" for value in objects)
     (folder / "pairs.jsonl.xz").write_bytes(lzma.compress(lines.encode()))

@@ -6,7 +6,7 @@ Rows are translated in windows that depend only on row numbers. So a resumed run
 into shards, searches in the same batches as an uninterrupted one and writes the same bytes.
 
 A hidden file next to the output, .NAME.journal, records what it was made from. A resumed call with
-other rows, another artifact or other options is refused.
+other rows, another artifact or other options is refused, or replaces the output.
 """
 
 import contextlib
@@ -19,14 +19,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
-from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
+from keras_bahdanau_runtime.bulk.records import (
+    JsonLines,
+    Records,
+    Row,
+    Source,
+    open_records,
+)
 from keras_bahdanau_runtime.bulk.review import Review
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.errors import ArgumentError, argument_error
 from keras_bahdanau_runtime.files import (
     add_path_to_errors,
     file_sha256,
@@ -44,6 +50,7 @@ Progress = Callable[[int, int | None], object]
 OnFailed = Callable[[int, str], object]
 
 _VERSION = 1
+WORK_SUFFIXES = (".partial", ".journal")  # of the files next to an unfinished output
 PLAIN = OutputFormat()
 
 
@@ -77,6 +84,20 @@ class Finished:
     output: str
 
 
+class FileResult(NamedTuple):
+    """Numbers of a translated file.
+
+    Args:
+        rows: int. Rows of the file, or of the shard.
+        failed_rows: int. Rows without a translation, including those of an interrupted call.
+        new_rows: int. Rows that this call translated; 0 if the output was complete.
+    """
+
+    rows: int
+    failed_rows: int
+    new_rows: int
+
+
 class Journal:
     """File with a `Position` and the settings that determine translations.
 
@@ -101,16 +122,38 @@ class Journal:
         record = self._read()
         return None if record is None else record[0]
 
-    def read_finished(self) -> tuple[Position, Finished] | None:
-        """Return what `finish` has written, or `None` if there is no such journal.
+    def read_finished(self, output: Path, check_settings: bool = True) -> tuple[Position, Finished]:
+        """Return the record of a finished output.
 
         Raises:
-            ValueError: As `read`.
+            ValueError: There is none, or as `read`.
         """
-        record = self._read()
-        return None if record is None or record[1] is None else (record[0], record[1])
+        record = self._read(check_settings)
+        if record is None or record[1] is None:
+            raise argument_error(
+                "output",
+                "be a new file, or have a record of what it was made from",
+                received=(
+                    f"{str(output)!r}, which exists without {self.path.name}. {_advice(output)}"
+                ),
+            )
+        return record[0], record[1]
 
-    def _read(self) -> tuple[Position, Finished | None] | None:
+    def check_output(self, output: Path) -> None:
+        """Check that a finished output is unchanged, whatever its settings were.
+
+        Raises:
+            ValueError: It has changed, or there is no record of it.
+        """
+        _, finished = self.read_finished(output, check_settings=False)
+        if file_sha256(output) != finished.output:
+            raise argument_error(
+                "output",
+                "be a new file, or unchanged since it was written",
+                received=f"{str(output)!r}, which has changed. {_advice(output)}",
+            )
+
+    def _read(self, check_settings: bool = True) -> tuple[Position, Finished | None] | None:
         try:
             document = json.loads(self.path.read_text("utf-8"))
             if document["version"] != _VERSION:
@@ -126,7 +169,7 @@ class Journal:
             raise ValueError(
                 f"{self.path}: expected a journal of version {_VERSION}. Received: {error!r}"
             ) from error
-        for name in [*self._settings, *settings]:
+        for name in [*self._settings, *settings] if check_settings else ():
             value = self._settings.get(name)
             if settings.get(name) != value:
                 raise argument_error(
@@ -178,8 +221,10 @@ def translate_file(
     prefixes: Sequence[str | None] | None = None,
     required: Sequence[Sequence[str] | None] | None = None,
     review: Review | None = None,
+    replace: bool = False,
+    work_folder: Path | None = None,
     **options: Any,
-) -> int:
+) -> FileResult:
     """Translate a file row by row, in memory that does not grow with the file.
 
     All rows are read once before, so that a damaged file and wrong columns are reported first. A
@@ -214,34 +259,33 @@ def translate_file(
         required: As for `Translator.translate`, a list for each row of the file.
         review: `Review`. Translations below its confidence go to its file, and their rows are empty
             in the output, or null; `None` to write all translations to the output.
+        replace: bool. Whether a resumed call translates again what was made from other rows, with
+            another artifact or with other settings, and replaces it when the new output is
+            complete. An output that has changed since it was written is never replaced.
+        work_folder: Existing folder of OUTPUT.partial and OUTPUT.journal; that of the output if
+            `None`.
         **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
 
     Returns:
-        int, number of rows without a translation, including those of an interrupted call.
+        The `FileResult`.
 
     Raises:
         ValueError: `source` is damaged, or has no such column; sources of the artifact have one
             column and `text_column` is several; `output` exists or was started but
-            `resume` is False, or it was made from other rows, with another artifact or with other
-            settings, or nothing records from what.
+            `resume` is False, or it was made from something else and `replace` is False, or nothing
+            records from what, or it has changed since it was written.
         OSError: For example, the disk is full. The call can be resumed.
     """
-    if not isinstance(text_column, str | None):
-        text_column = list(text_column)  # as in a journal
-        if len(text_column) > 1 and not translator.require_tokenizer().has_columns:
-            raise argument_error(
-                "text_column",
-                "be one column for an artifact that was not trained on sources of several",
-                text_column,
-            )
+    text_column = checked_text_column(translator, text_column)
     if review is not None:
         constraints_of_call = {"prefixes": prefixes, "required": required}
         review.check(translator, {**options, **constraints_of_call}, resume)
         if review.path.absolute() == output.absolute():
             raise argument_error("review", "be another file than the output", str(review.path))
-    records = open_records(source, output, text_column, output_column)
+    records = open_records(source, output, text_column, output_column, output_format.key_suffixes)
     report = progress or (lambda done, total: None)
-    partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))
+    work = output if work_folder is None else work_folder / output.name
+    partial, journal_path = (Path(f"{work}{suffix}") for suffix in WORK_SUFFIXES)
     state = _file_state(source)
     exists = output.exists()
     if exists:
@@ -289,15 +333,26 @@ def translate_file(
         "shard": [*shard, start, stop] if shard[1] > 1 else None,
         **_option_settings(output_format, constraints, options),
     }
+    if isinstance(records, JsonLines) and not output_format.is_plain:
+        settings["new_keys"] = records.new_keys
     if review is not None:
         settings["review"] = [review.confidence, str(review.path)]
     finished_journal = Journal(record, settings, str(output))
     if exists:
-        position = _check_finished(finished_journal, records, output, start, stop)
-        logger.warning("%s exists: it is complete.", output)
-        for path in (partial, journal_path):
-            path.unlink(missing_ok=True)
-        return position.failed
+        try:
+            position = _check_finished(finished_journal, records, output, start, stop)
+        except ArgumentError as error:
+            if not replace:
+                raise
+            finished_journal.check_output(output)
+            logger.info("%s is translated again: %s", output, error)
+        else:
+            if not replace:
+                logger.warning("%s exists: it is complete.", output)
+            for path in (partial, journal_path):
+                path.unlink(missing_ok=True)
+            return FileResult(position.rows, position.failed, 0)
+    output_state = _file_state(output) if exists else None
     journal = Journal(journal_path, settings)
     options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
     job = _FileTranslation(
@@ -312,9 +367,10 @@ def translate_file(
         output_format,
         constraints,
         review,
+        replace,
     )
     with _lock_partial(partial, journal, resume):
-        if output.exists():
+        if (_file_state(output) if output.exists() else None) != output_state:
             raise argument_error(
                 "output",
                 "be a new file",
@@ -325,7 +381,7 @@ def translate_file(
             partial.open("r+b") as file,
             contextlib.nullcontext() if review is None else review,
         ):
-            position = job.run(file, journal)
+            first, position = job.run(file, journal)
         fingerprint_of_rows = records.fingerprint(position.digest)
         if _file_state(source) != state:
             raise ValueError(f"{source}: expected a file that does not change. It changed.")
@@ -333,10 +389,32 @@ def translate_file(
             review.publish()
         with records.publish(partial, output, start, stop) as complete:
             finished = Finished(fingerprint_of_rows, file_sha256(complete))
+            # A record of the new output next to the former one would look like a changed output.
+            output.unlink(missing_ok=True)
             finished_journal.write(position, finished)
         fsync(output.parent)
         journal_path.unlink(missing_ok=True)
-    return position.failed
+    return FileResult(position.rows, position.failed, position.rows - first)
+
+
+def checked_text_column(
+    translator: Translator, text_column: str | Sequence[str] | None
+) -> str | list[str] | None:
+    """Return the columns of the text as they are in a journal.
+
+    Raises:
+        ValueError: They are several, and sources of the artifact have one column.
+    """
+    if isinstance(text_column, str | None):
+        return text_column
+    columns = list(text_column)
+    if len(columns) > 1 and not translator.require_tokenizer().has_columns:
+        raise argument_error(
+            "text_column",
+            "be one column for an artifact that was not trained on sources of several",
+            columns,
+        )
+    return columns
 
 
 def _check_finished(
@@ -347,15 +425,7 @@ def _check_finished(
     Raises:
         ValueError: It was made from something else, or there is no record of it.
     """
-    advice = f"Remove {output} to start again."
-    record = journal.read_finished()
-    if record is None:
-        raise argument_error(
-            "output",
-            "be a new file, or have a record of what it was made from",
-            received=f"{str(output)!r}, which exists without {journal.path.name}. {advice}",
-        )
-    position, finished = record
+    position, finished = journal.read_finished(output)
     digest, rows = hashlib.sha256(records.header), 0
     for row in records.rows(start, stop):
         rows += 1
@@ -365,15 +435,14 @@ def _check_finished(
         raise argument_error(
             "source",
             f"contain the rows that {output} was made from",
-            received=f"other rows{counts}. {advice}",
+            received=f"other rows{counts}. {_advice(output)}",
         )
-    if file_sha256(output) != finished.output:
-        raise argument_error(
-            "output",
-            "be a new file, or unchanged since it was written",
-            received=f"{str(output)!r}, which has changed. {advice}",
-        )
+    journal.check_output(output)
     return position
+
+
+def _advice(output: Path) -> str:
+    return f"Remove {output} to start again."
 
 
 @dataclass(frozen=True)
@@ -391,27 +460,25 @@ class _FileTranslation:
     output_format: OutputFormat
     constraints: Mapping[str, Sequence[Any]]
     review: Review | None
+    replace: bool
 
-    def run(self, file: BinaryIO, journal: Journal) -> Position:
-        """Translate the rows after the journal's position; return the position at the end."""
-        position = journal.read() or Position()
-        if os.fstat(file.fileno()).st_size < position.bytes:
-            raise ValueError(
-                f"{file.name}: expected at least {position.bytes} bytes, as {journal.path} says. "
-                "Remove both to start again."
-            )
+    def run(self, file: BinaryIO, journal: Journal) -> tuple[int, Position]:
+        """Translate the rows after the journal's position.
+
+        Returns:
+            The number of rows before, and the position at the end.
+        """
+        try:
+            position, digest, rows = self._resume(file, journal)
+        except ArgumentError as error:
+            if not self.replace:
+                raise
+            logger.info("%s is started again: %s", file.name, error)
+            journal.path.unlink(missing_ok=True)
+            position, digest, rows = self._resume(file, journal)
+        first = position.rows
         file.truncate(position.bytes)
         file.seek(position.bytes)
-        rows = self.records.rows(self.start, self.stop)
-        digest = hashlib.sha256(self.records.header)
-        for row in itertools.islice(rows, position.rows):
-            _add_row(digest, row)
-        if position.rows and digest.hexdigest() != position.digest:
-            raise argument_error(
-                "source",
-                f"begin with the {position.rows} rows that {journal.path} was written for",
-                received="other rows. Remove it to start again.",
-            )
         if not position.rows:
             head = self.records.render_header() if self.start == 0 else b""
             file.write(head)
@@ -438,7 +505,31 @@ class _FileTranslation:
                     self.review.flush()
                 journal.write(position)
         _flush(file)
-        return position
+        return first, position
+
+    def _resume(self, file: BinaryIO, journal: Journal) -> tuple[Position, Any, Iterator[Row]]:
+        """Return the journal's position, the SHA-256 of the rows before, and those after it.
+
+        Raises:
+            ValueError: The files are damaged, or were written for something else.
+        """
+        position = journal.read() or Position()
+        if os.fstat(file.fileno()).st_size < position.bytes:
+            raise ValueError(
+                f"{file.name}: expected at least {position.bytes} bytes, as {journal.path} says. "
+                "Remove both to start again."
+            )
+        rows = self.records.rows(self.start, self.stop)
+        digest = hashlib.sha256(self.records.header)
+        for row in itertools.islice(rows, position.rows):
+            _add_row(digest, row)
+        if position.rows and digest.hexdigest() != position.digest:
+            raise argument_error(
+                "source",
+                f"begin with the {position.rows} rows that {journal.path} was written for",
+                received="other rows. Remove it to start again.",
+            )
+        return position, digest, rows
 
     def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
         """Return the output of each row, as `Records.render` needs it, and the number of failed."""
@@ -470,8 +561,8 @@ class _FileTranslation:
             written = [] if is_doubtful else hypotheses[:num_written]
             if self.records.values == "lines":
                 outputs.append(style.lines(number, written))
-            elif not style.is_plain:
-                outputs.append(style.value(written))
+            elif isinstance(self.records, JsonLines):
+                outputs.append(style.keys(self.records.new_column, written))
             else:
                 is_empty = error is not None or is_doubtful
                 outputs.append(None if is_empty else hypotheses[0].text)

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from keras_bahdanau_runtime.translation import Translation
 
 ALIGNMENTS = ("pharaoh", "json")
+# Fields of a translation that only `as_json` adds to a JSON object.
+_JSON_FIELDS = (
+    "source_tokens",
+    "confidence",
+    "expected_errors",
+    "token_confidences",
+    "uncalibrated",
+)
 _SPACE = "▁"  # in a list of tokens, as in SentencePiece
 
 
@@ -25,7 +33,7 @@ class OutputFormat:
     line per translation, `0 ||| text ||| score`, as in Moses: the number of the row from 0, then
     the tokens, separated by spaces and with ▁ for a space in a token, and the alignment, if
     requested. A blank text has no score. With `as_json`, a row is one JSON object with all
-    fields of its translations.
+    fields of its translations. Rows of JSON lines get further keys; see `keys`.
 
     Raises:
         ValueError: `n_best` is not positive, or `alignments` is unknown.
@@ -89,6 +97,53 @@ class OutputFormat:
         if error is not None:
             return {"translations": [], "error": error}
         return {"translations": list(map(self._fields, translations)), "error": None}
+
+    @property
+    def key_suffixes(self) -> tuple[str, ...]:
+        """The ends of the keys that `keys` adds to that of the translation."""
+        names = self._hypothesis_fields
+        names += ("n_best",) if self.n_best else ()
+        return names + (("error",) if self.as_json else ())
+
+    @property
+    def _hypothesis_fields(self) -> tuple[str, ...]:
+        flags = {"score": self.scores, "tokens": self.tokens, "alignment": bool(self.alignments)}
+        if self.as_json:
+            flags |= dict.fromkeys(("score", "tokens", *_JSON_FIELDS), True)
+        return tuple(name for name, is_set in flags.items() if is_set)
+
+    def keys(self, name: str, translations: "Sequence[Translation]") -> dict[str, Any]:
+        """Return the keys that a JSON object gets: a translation, and one for each further value.
+
+        A key has a value of the same type in each row, or null: for example, the text of the best
+        translation as `translation`, its score as `translation_score`, and a list of objects as
+        `translation_n_best`.
+
+        Args:
+            name: Key of the translation.
+            translations: As for `lines`.
+
+        Example:
+
+        >>> from keras_bahdanau_runtime import Translation
+        >>> translation = Translation("ein Mann", -0.5, ["ein", " Mann", "</s>"], [], None)
+        >>> OutputFormat(scores=True).keys("translation", [translation])
+        {'translation': 'ein Mann', 'translation_score': -0.5}
+        """
+        error = translations[0].error if translations else None
+        hypotheses = [] if error is not None else list(map(self._fields, translations))
+        best = hypotheses[0] if hypotheses else {}
+        names = self._hypothesis_fields
+        values = {name: best.get("text")}
+        values |= {f"{name}_{field}": best.get(field) for field in names}
+        if self.n_best:
+            fields = dict.fromkeys(("text", "score", *names))
+            values[f"{name}_n_best"] = [
+                {field: each.get(field) for field in fields} for each in hypotheses
+            ] or None
+        if self.as_json:
+            values[f"{name}_error"] = error
+        return values
 
     def _fields(self, translation: "Translation") -> dict[str, Any]:
         from keras_bahdanau_runtime.translation import confidence_fields  # needs NumPy

@@ -4,7 +4,7 @@
 |----------------------|-----------|--------------------------------|----------------------------|
 | `.csv`               | a row     | its last column, `translation` | an empty cell              |
 | `.tsv`, `.tab`       | a line    | its last column                | an empty cell              |
-| `.jsonl`, `.ndjson`  | an object | its last key, `"translation"`  | null                       |
+| `.jsonl`, `.ndjson`  | an object | its last keys, `"translation"` | null                       |
 | `.parquet`           | a row     | its last column, `translation` | null                       |
 | anything else        | a line    | a line                         | a blank line               |
 
@@ -67,6 +67,7 @@ def open_records(
     output: Path,
     text_column: str | Sequence[str] | None = None,
     output_column: str | None = None,
+    key_suffixes: Sequence[str] = (),
 ) -> "Records":
     """Return the `Records` of a file, selected by its name.
 
@@ -78,6 +79,7 @@ def open_records(
             "translation". In tab-separated text, which has no header, a number from 1. Several
             columns are joined by tabs; see `TextFormat`.
         output_column: Key or column to add; "translation" if `None`.
+        key_suffixes: Ends of further keys that JSON lines get, after "translation_".
 
     Raises:
         ValueError: The format cannot be translated, the formats differ, a column is given for
@@ -129,7 +131,9 @@ def open_records(
         )
     if kind is Parquet:
         return Parquet(source, names, new_column)
-    return (Csv if kind is Csv else JsonLines)(source, names, new_column, compress)
+    if kind is Csv:
+        return Csv(source, names, new_column, compress)
+    return JsonLines(source, names, new_column, compress, key_suffixes)
 
 
 def one_line(text: str) -> str:
@@ -228,7 +232,7 @@ class Lines:
         Args:
             rows: The rows.
             translations: For "text", the translation of each row, `None` for a failed one. For
-                "json", its JSON value. For "lines", the list of lines of each row.
+                "json", its new keys. For "lines", the list of lines of each row.
         """
         lines = itertools.chain.from_iterable(translations)
         return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
@@ -257,23 +261,34 @@ class Lines:
 class JsonLines(Lines):
     """Reader and writer of JSON lines. The other content of an object keeps its bytes.
 
-    A blank line stays blank. A line that is not a JSON object becomes an object with only the
-    translation, null.
+    A blank line stays blank. A line that is not a JSON object becomes an object with only the new
+    keys, which are null.
 
     Args:
         source: `Path`.
         columns: Keys of the text, or paths of keys separated by dots.
         new_column: Key of the translation.
         compress: As for `Lines`.
+        key_suffixes: As for `open_records`.
+
+    Attributes:
+        new_column: Key of the translation.
+        new_keys: List of all keys that an object gets.
     """
 
     values = "json"
 
     def __init__(
-        self, source: Path, columns: Sequence[str], new_column: str, compress: bool = False
+        self,
+        source: Path,
+        columns: Sequence[str],
+        new_column: str,
+        compress: bool = False,
+        key_suffixes: Sequence[str] = (),
     ) -> None:
         super().__init__(source, compress)
-        self._new_column = new_column
+        self.new_column = new_column
+        self.new_keys = [new_column, *(f"{new_column}_{suffix}" for suffix in key_suffixes)]
         # The error of an object without the column, by column.
         self._missing = {
             column: f"expected a str as {column!r}. Received: an object without this key"
@@ -310,12 +325,13 @@ class JsonLines(Lines):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {error}")
         if not isinstance(record, dict):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
-        if self._new_column in record:
-            raise argument_error(
-                "output_column",
-                "be a new key",
-                received=f"{self._new_column!r}, which {self._source}, line {number}, already has",
-            )
+        for key in self.new_keys:
+            if key in record:
+                raise argument_error(
+                    "output_column",
+                    "be a new key",
+                    received=f"{key!r}, which {self._source}, line {number}, already has",
+                )
         try:
             return Row(line, join_columns([self._text(record, name) for name in self._missing]))
         except ValueError as error:
@@ -334,15 +350,15 @@ class JsonLines(Lines):
         return value
 
     def render(self, rows: list[Row], translations: list[Any]) -> bytes:
-        lines, name = [], json.dumps(self._new_column, ensure_ascii=False).encode("utf-8")
-        for row, text in zip(rows, translations, strict=True):
+        lines = []
+        for row, keys in zip(rows, translations, strict=True):
             if not row.key.strip():
                 lines.append(row.key + b"\n")
                 continue
-            value = json.dumps(text, ensure_ascii=False).encode("utf-8")
+            added = json.dumps(keys, ensure_ascii=False).removeprefix("{").encode("utf-8")
             members = row.key.rstrip().removesuffix(b"}").rstrip()
             comma = b"" if members.endswith(b"{") else b", "
-            lines.append(b"%s%s%s: %s}\n" % (members, comma, name, value))
+            lines.append(members + comma + added + b"\n")
         return self._compressed(b"".join(lines))
 
 

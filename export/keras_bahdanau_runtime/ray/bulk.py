@@ -1,15 +1,14 @@
-"""Translate a folder of files with the machines of a Ray cluster.
+"""Translate files into a folder with the machines of a Ray cluster.
 
     translate_folder(Path("artifact"), Path("source"), Path("target"), actors=8)
 
-Ray Data passes whole files to a pool of actors. An output is renamed when it is complete, and a
-file with an output is not translated again; the record of the output must say that it was made from
-this file (see `translate_file`). So no state outside of the output folder decides about
-completeness: if workers, machines or the driver fail, the other actors or the same call continue.
-All machines must see the folders and the artifact under the same paths.
+Ray Data passes whole files to a pool of actors. An output is renamed when it is complete. A file is
+translated unless the record of its output says that it was made from the same rows in the same way
+(see `translate_file`). So no state outside of the output folder decides about completeness: if
+workers, machines or the driver fail, the other actors or the same call continue. All machines must
+see the folders and the artifact under the same paths.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,28 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.batch_sizes import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.bulk.file import (
-    Journal,
-    Position,
-    Progress,
-    fingerprint,
-    record_path,
-    translate_file,
-)
+from keras_bahdanau_runtime.bulk.file import Progress, fingerprint, translate_file
+from keras_bahdanau_runtime.bulk.folder import find_files
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArtifactError, RunError, argument_error, require
-from keras_bahdanau_runtime.files import claim_folder, fsync
+from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
+from keras_bahdanau_runtime.files import claim_folder
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.translator import Translator
 
-_JOURNAL = ".journal"
 _PARTIAL = ".partial"
 
 
 def translate_folder(
     artifact: Path,
-    source: Path,
+    sources: Path | Sequence[Path],
     output: Path,
     actors: int | None = None,
     parallel_batches: int = 1,
@@ -52,14 +44,14 @@ def translate_folder(
     progress: Progress | None = None,
     **search_options: Any,
 ) -> dict[str, str]:
-    """Translate every file of a folder that has no output yet.
+    """Translate each file that has no complete output made from the same rows in the same way.
 
     If Ray is not connected yet, this connects like `ray.init()`: to the cluster of RAY_ADDRESS or
     of this machine, or to a new cluster of this machine alone.
 
     Args:
         artifact: Folder of the artifact.
-        source: Folder of files, as for `translate_file`; hidden files are ignored.
+        sources: A folder, or files, folders and patterns, as for `find_files`.
         output: Folder of the outputs, which have the same names. It is created if missing.
         actors: int, files that are translated at once; `None` for as many as the processors of the
             cluster allow.
@@ -77,24 +69,21 @@ def translate_folder(
 
     Returns:
         dict, error messages by file name: for example, a damaged file has no output, a file with
-        failed rows has an output without their translations, and an output was made from an earlier
-        version of its file.
+        failed rows has an output without their translations, and an output has changed since it was
+        written.
 
     Raises:
-        ValueError: `source` has no files or is the output, or `output` was started with another
-            artifact or other settings, another call writes to it, or an option is out of its range.
+        ValueError: As `find_files`, or another call writes to `output`, or an option is out of its
+            range.
         RunError: Ray failed. Finished files are kept, and the same call continues.
         MissingDependencyError: Ray is not installed.
     """
     check_positive(parallel_batches=parallel_batches)
     ray = require("ray", extra="ray")
     require("ray.data", extra="ray")
-    source, output, artifact = source.resolve(), output.resolve(), artifact.resolve()
-    names = sorted(path.name for path in source.iterdir() if _is_source_file(path))
-    if not names:
-        raise argument_error("source", "be a folder of files", received=str(source))
-    if source == output:
-        raise argument_error("output", "be another folder", received=str(output))
+    output, artifact = output.resolve(), artifact.resolve()
+    sources = [sources] if isinstance(sources, Path) else sources
+    files = [path.absolute() for path in find_files(sources, output)]
     if not isinstance(text_column, str | None):
         text_column = list(text_column)  # as in a journal
     options = {
@@ -115,13 +104,10 @@ def translate_folder(
         "megabytes": megabytes,
     }
     with claim_folder(output, "translates into"):
-        journal = Journal(output / _JOURNAL, {"artifact": artifact_hash, **options})
-        if journal.read() is None:
-            journal.write(Position())
         _remove_stale_folders(output)
-        arguments = (artifact, artifact_hash, source, output, limits, options)
+        arguments = (artifact, artifact_hash, output, limits, options)
         try:
-            return _run(ray, arguments, names, actors, progress or (lambda done, total: None))
+            return _run(ray, arguments, files, actors, progress or (lambda done, total: None))
         except ray.exceptions.RayError as error:
             raise RunError(f"Ray failed. Run the same call to continue: {error}") from error
         finally:
@@ -129,12 +115,12 @@ def translate_folder(
 
 
 def _run(
-    ray: Any, arguments: tuple[Any, ...], names: list[str], actors: int | None, progress: Progress
+    ray: Any, arguments: tuple[Any, ...], files: list[Path], actors: int | None, progress: Progress
 ) -> dict[str, str]:
     """Let actors translate files, or check their outputs; return error messages by file name."""
-    limits = arguments[4]
+    limits = arguments[3]
     done, errors = 0, dict[str, str]()
-    progress(done, len(names))
+    progress(done, len(files))
     if not ray.is_initialized():
         ray.init(logging_level="warning", log_to_driver=False)
     processors = limits["parallel_batches"]
@@ -142,23 +128,23 @@ def _run(
         actors = max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-    files = ray.data.from_items(
-        [{"name": name} for name in names],
-        override_num_blocks=len(names),  # an actor takes one block, so each file is a block
+    rows = ray.data.from_items(
+        [{"path": str(path)} for path in files],
+        override_num_blocks=len(files),  # an actor takes one block, so each file is a block
     ).map(
         _FileTranslator,
         fn_constructor_args=arguments,
         num_cpus=processors,
         # A file must not wait behind another one while other actors are idle.
         compute=ray.data.ActorPoolStrategy(
-            size=min(actors, len(names)), max_tasks_in_flight_per_actor=1
+            size=min(actors, len(files)), max_tasks_in_flight_per_actor=1
         ),
     )
-    for row in files.iter_rows():
+    for row in rows.iter_rows():
         done += 1
         if row["reason"]:
             errors[row["name"]] = row["reason"]
-        progress(done, len(names))
+        progress(done, len(files))
     return errors
 
 
@@ -168,7 +154,6 @@ class _FileTranslator:
     Args:
         artifact: `Path`.
         artifact_hash: Fingerprint that the artifact must have on the actor's machine.
-        source: `Path`.
         output: `Path`.
         limits: Arguments of `Translator`.
         options: Arguments of `translate_file`.
@@ -178,7 +163,6 @@ class _FileTranslator:
         self,
         artifact: Path,
         artifact_hash: str,
-        source: Path,
         output: Path,
         limits: Mapping[str, Any],
         options: Mapping[str, Any],
@@ -191,35 +175,31 @@ class _FileTranslator:
             raise ValueError(
                 f"{artifact}: expected the artifact {artifact_hash}. Received: {received}"
             )
-        self._source, self._output, self._options = source, output, options
+        self._output, self._options = output, options
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """Translate the file `row["name"]`; return the name and an error message, or ""."""
-        name, reason = row["name"], ""
+        """Translate the file `row["path"]`; return its name and an error message, or ""."""
+        source, reason = Path(row["path"]), ""
         try:
-            failed = self._translate(name)
+            failed = self._translate(source)
             reason = f"{failed} rows could not be translated" if failed else ""
         except (ArtifactError, ValueError, OSError) as error:
             reason = str(error)
-        return {"name": name, "reason": reason}
+        return {"name": source.name, "reason": reason}
 
-    def _translate(self, name: str) -> int:
-        source, output = self._source / name, self._output / name
-        if output.exists():  # of an earlier call, or of an actor whose result was lost
-            return translate_file(self._translator, source, output, resume=True, **self._options)
+    def _translate(self, source: Path) -> int:
         # In a new folder, because another machine may translate the same file.
-        with tempfile.TemporaryDirectory(_PARTIAL, f".{name}.", self._output) as folder:
-            temporary = Path(folder) / name
-            failed = translate_file(self._translator, source, temporary, **self._options)
-            # First: a record without an output is ignored.
-            os.replace(record_path(temporary), record_path(output))
-            os.replace(temporary, output)
-        fsync(self._output)
-        return failed
-
-
-def _is_source_file(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(".")
+        with tempfile.TemporaryDirectory(_PARTIAL, f".{source.name}.", self._output) as folder:
+            result = translate_file(
+                self._translator,
+                source,
+                self._output / source.name,
+                resume=True,
+                replace=True,
+                work_folder=Path(folder),
+                **self._options,
+            )
+        return result.failed_rows
 
 
 def _remove_stale_folders(output: Path) -> None:

@@ -9,6 +9,9 @@ import threading
 import time
 from typing import Any
 
+from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.option_fields import option
+
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _FLUSH_SECONDS = 0.2  # between two writes
@@ -19,6 +22,18 @@ REQUEST_FIELDS = (
     *("request_id", "traceparent", "model", "texts", "tokens", "error"),
     *("milliseconds", "queue_milliseconds", "run_milliseconds"),
 )
+_FORMATS = ("text", "json")
+
+
+def log_format_option() -> Any:
+    """Return the field of the option `log_format`."""
+    return option("text", "Format of the log: text or json.", panel="System")
+
+
+def check_log_format(log_format: str) -> None:
+    """Raise a `ValueError` unless a `log_format` is known."""
+    if log_format not in _FORMATS:
+        raise argument_error("log_format", 'be "text" or "json"', log_format)
 
 
 def log_to_stderr(format: str) -> None:
@@ -103,6 +118,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formatter with one line of JSON for each record, with the fields of its request.
 
+    The values of an attribute `fields` of a record, a dict, are added by their names.
+
     Example:
 
     >>> record = logging.makeLogRecord({"msg": "ready", "levelname": "INFO"})
@@ -121,6 +138,7 @@ class JsonFormatter(logging.Formatter):
             value = getattr(record, name, None)
             if value not in (None, ""):
                 line[name] = value
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

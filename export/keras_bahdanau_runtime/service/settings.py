@@ -10,6 +10,7 @@ from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.logs import check_log_format, log_format_option
 
 _LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
@@ -129,7 +130,7 @@ class Settings:
         "ready and load balancers remove it.",
         panel="System",
     )
-    log_format: str = option("text", "Format of the log: text or json.", panel="System")
+    log_format: str = log_format_option()
     tracing: bool = option(
         False,
         "Send traces by OTLP over HTTP; OpenTelemetry's variables, such as "
@@ -180,8 +181,7 @@ class Settings:
             )
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_certificate(self.tls_certificate, self.tls_key)
-        if self.log_format not in ("text", "json"):
-            raise argument_error("log_format", 'be "text" or "json"', self.log_format)
+        check_log_format(self.log_format)
         check_positive(batch_size=self.batch_size, processes=self.processes)
         for name in ("watch", "grace", "drain_delay", "max_wait"):
             check_range(name, getattr(self, name), float, 0)

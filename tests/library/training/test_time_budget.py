@@ -56,8 +56,8 @@ def test_the_warmup_is_at_most_a_tenth_of_the_updates(chosen):
     timing = Timing(0.25, 1.0, 10.0)
     assert fit_options(chosen, 100.0, timing, 40).warmup == 20  # half a pass
     assert fit_options(chosen, 100.0, timing, 10_000).warmup == 34  # of 340 updates
-    given = dataclasses.replace(chosen, warmup=7)
-    assert fit_options(given, 100.0, timing, 40).warmup == 7
+    with_warmup = dataclasses.replace(chosen, warmup=7)
+    assert fit_options(with_warmup, 100.0, timing, 40).warmup == 7
 
 
 def test_a_run_says_and_records_its_updates_and_a_resumed_one_keeps_them(chosen, tmp_path, caplog):
