@@ -156,6 +156,39 @@ def test_the_readme_is_one_page():
     assert "\nmake quickstart\n" in text and "\nmake test " in text
 
 
+def test_figures_on_several_pages_are_those_of_the_table_of_their_benchmark():
+    benchmarks, readme, results = (
+        (ROOT / path).read_text("utf-8")
+        for path in ("benchmarks/README.md", "README.md", "docs/results.md")
+    )
+    [section] = re.findall(r"^## Attention with many queries\n(.*?)^## ", benchmarks, re.M | re.S)
+    rows = re.findall(r"^\| \w+ \| .* \| ([\d.]+)x \| .* \| ([\d.]+)x \|$", section, re.M)
+    assert len(rows) == 3  # a backend each
+    time, memory = (f"{min(column)}{{0}} to {max(column)}{{0}}" for column in zip(*rows, strict=True))
+    ratios = f"{time} of the time, {memory} of the memory"
+    assert f"| {ratios.format('x')} |" in benchmarks
+    assert f"| {ratios.format('')} |" in readme and f"| {ratios.format('')} |" in results
+    assert f"needs {memory.format('')} of the memory" in readme
+
+
+def test_the_results_of_the_readme_are_rows_of_the_page_of_results():
+    """Both have the same figures for the same measurement."""
+    readme, page = (
+        {row[0]: row[1:] for row in result_rows((ROOT / path).read_text("utf-8"))}
+        for path in ("README.md", "docs/results.md")
+    )
+    shared = readme.keys() & page.keys()
+    assert len(shared) >= 6
+    assert {name: readme[name] for name in shared} == {name: page[name] for name in shared}
+
+
+def result_rows(text):
+    """The cells of tables with a result and a reference, without their links."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    rows = re.findall(r"^\| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", text, re.M)
+    return [row for row in rows if not row[0].startswith("-")]
+
+
 def test_the_diagrams_of_the_concept_pages_are_current():
     path = DOCS / "concepts" / "draw.py"
     spec = importlib.util.spec_from_file_location("draw", path)
