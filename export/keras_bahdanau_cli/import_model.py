@@ -10,6 +10,7 @@ from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.manifest import is_run
+from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 
 # The files that each toolkit needs, for messages.
 _TOOLKITS = {
@@ -66,6 +67,7 @@ def import_model(options: ImportOptions) -> None:
         model = toolkits.import_fairseq(paths[0], paths[1:])
     with atomic_folder(output, "a run", is_run) as folder:
         model.save(folder / BEST_FILE)
+        model.tokenizer.save(folder / TOKENIZER_FILE)  # for `prepare --tokenizer`
     print_message(
         f"The run is {output}: {model.count_params():,} weights, "
         f"{model.source_vocabulary_size:,} source and {model.target_vocabulary_size:,} target ids."

@@ -158,7 +158,10 @@ class TrainingOptions(TextFormat, TokenizerOptions):
     model: str | None = _model_option(
         "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
-    units: int | None = _width_option("Width of each recurrence.")
+    units: int | None = _width_option(
+        "Width of the decoder, and of each direction of the encoder, whose annotations are twice as "
+        "wide."
+    )
     embedding_dim: int | None = _width_option("Width of the embeddings.")
     source_embeddings: Path | None = option(
         None,

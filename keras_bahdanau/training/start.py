@@ -470,6 +470,13 @@ def check_corpora(options: TrainingOptions, tokenizer: Tokenizer | None, output:
     if tokenizer is not None:
         options.text_format.check_columns(tokenizer.has_columns)
     for folder, _ in mixed:
+        if not (folder / MANIFEST_FILE).is_file():
+            raise argument_error(
+                "mix",
+                "have corpora that `prepare` has finished; a run that was imported has none, so "
+                "prepare text with its tokenizer.json",
+                received=f"{str(folder)!r}, which has no {MANIFEST_FILE}",
+            )
         if tokenizer is None:
             raise argument_error(
                 "mix",

@@ -103,6 +103,7 @@ def write_files(folder, code=""):
     with zipfile.ZipFile(FILES / "run" / "best.keras") as model:
         tokenizer = model.read("assets/tokenizer.json")
     (folder / "run" / "corpus" / "tokenizer.json").write_bytes(tokenizer)
+    (folder / "run" / "tokenizer.json").write_bytes(tokenizer)  # as of an imported run
     shutil.copytree(FILES / "artifact", folder / "quickstart" / "artifact")
     if not re.search(r'export\((?:\w+, )?"artifact"', code):
         shutil.copytree(FILES / "artifact", folder / "artifact")

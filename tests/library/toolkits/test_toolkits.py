@@ -559,7 +559,7 @@ def test_the_command_writes_a_run(tmp_path):
     model = write_joey(tmp_path / "joey", joey_config())
     result = invoke("joeynmt", tmp_path / "joey", "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert os.listdir(tmp_path / "run") == ["best.keras"]
+    assert sorted(os.listdir(tmp_path / "run")) == ["best.keras", "tokenizer.json"]
     text = TEXTS[0]
     [translation] = load_best(tmp_path / "run").translate(
         [text], search=GreedySearch(), max_length=STEPS

@@ -295,6 +295,7 @@ def test_all_corpora_have_the_tokenizer_of_init(options, texts, tmp_path):
         ({"source": other}, "`source` must be a corpus with the tokenizer of `init`"),
         ({"mix": f"{other}=0.1"}, "`mix` must have corpora with the tokenizer of the run"),
         ({"init": None, "mix": f"{other}=0.1"}, "`mix` must be left out for text files whose"),
+        ({"mix": f"{tmp_path}=0.1"}, "`mix` must have corpora that `prepare` has finished"),
     ):
         with pytest.raises(ValueError, match=message):
             train(options(**values), tmp_path / "run")
