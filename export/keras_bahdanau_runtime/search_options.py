@@ -322,14 +322,22 @@ def spelled_ids(tokenizer: Tokenizer, name: str, text: str) -> list[int]:
     Raises:
         ValueError: The text is not Unicode, has unknown pieces, or is changed by a normalization.
     """
-    ids, spelled, starts = _spell(tokenizer, name, text)
+    ids, spelled, starts = _spell(tokenizer, name, text, ends_word=True)
     if starts[-1] < len(spelled):
         raise _unspelled(name, tokenizer, text)
     return ids
 
 
-def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], bytes, list[int]]:
+def _spell(
+    tokenizer: Tokenizer, name: str, text: str, ends_word: bool = False
+) -> tuple[list[int], bytes, list[int]]:
     """Compare the target ids of a text with its bytes.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        name: Name of the argument, for messages.
+        text: The text.
+        ends_word: Whether the last word of the text is complete.
 
     Returns:
         The first ids, up to one that does not spell the bytes of the text, such as `UNK`; the bytes
@@ -342,6 +350,8 @@ def _spell(tokenizer: Tokenizer, name: str, text: str) -> tuple[list[int], bytes
         not ids or ids[0] in SPECIAL or tokenizer.target_piece(ids[0]).startswith(b" ")
     )
     spelled, starts = b" " * (adds_space and text != "") + text.encode("utf-8"), [0]
+    if ends_word and text and tokenizer.spellings[1].ends_words and not text.endswith(" "):
+        spelled += b" "
     for index in ids:
         piece = tokenizer.target_piece(index)
         if index in SPECIAL or not spelled.startswith(piece, starts[-1]):
@@ -388,6 +398,8 @@ def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
         return {item}
     check_text("suppressed", item)
     spellings = {item.encode("utf-8"), f" {item}".encode()}
+    if tokenizer.spellings[1].ends_words:
+        spellings.add(f"{item} ".encode())
     ids = {
         index
         for spelling in spellings

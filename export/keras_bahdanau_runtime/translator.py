@@ -704,7 +704,8 @@ class Translator:
         if not ids:
             raise argument_error("text", "not be blank", text)
         tokenizer, allowed = self.require_tokenizer().for_source(text), None
-        if prefix.endswith(" ") and prefix.strip():
+        has_space = prefix.endswith(" ") and bool(prefix.strip())
+        if has_space and not tokenizer.spellings[1].ends_words:
             # The space belongs to the token of the next word.
             allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
         start = spelled_ids(tokenizer, "prefix", prefix)
@@ -727,7 +728,7 @@ class Translator:
         def decode(ids: Sequence[int]) -> str:
             return "".join(tokenizer.target_decoder().tokens(ids))
 
-        length = len(decode(start)) + (allowed is not None)
+        length = len(decode(start)) + has_space
         probabilities = dict[str, float]()
         for ids, log_prob in words:
             added = "" if ids == [EOS] else decode([*start, *ids])[length:]

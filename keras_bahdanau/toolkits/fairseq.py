@@ -1,5 +1,7 @@
 """LSTM models of fairseq."""
 
+from pathlib import Path
+
 import numpy as np
 
 from keras_bahdanau.toolkits.checkpoint import Checkpoint
@@ -13,6 +15,7 @@ from keras_bahdanau.toolkits.recurrent import (
     state_widths,
     transposed,
 )
+from keras_bahdanau.toolkits.text_steps import AUTO, ImportedModel, TextSteps, choose_files
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
 from keras_bahdanau.toolkits.weights import Fields, Weights, describe
 from keras_bahdanau_runtime.errors import argument_error
@@ -23,18 +26,21 @@ _FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
 _SPECIAL = "<pad>", "<unk>", "<s>", "</s>"  # in the order of our ids
 
 
-@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
-def import_fairseq(path, dictionaries):
+def import_fairseq(path, dictionaries, source_tokenizer=AUTO, target_tokenizer=AUTO):
     """Return an LSTM model of fairseq as a `Seq2Seq`.
 
-    Texts must be split as for fairseq; see `Tokenizer.from_pieces`. fairseq starts outputs with the
-    end token, whose embedding is here also that of the start token. The dropout rates of the model
-    are 0.
+    With the files that split them, texts are raw; see `Tokenizer.from_toolkit`. Otherwise they must
+    be split as for fairseq; see `Tokenizer.from_pieces`. fairseq starts outputs with the end token,
+    whose embedding is here also that of the start token. The dropout rates of the model are 0.
 
     Args:
         path: A checkpoint of fairseq, such as checkpoint_best.pt.
         dictionaries: Two dictionary files, `dict.SOURCE.txt` and `dict.TARGET.txt`, or one of a
             joint dictionary.
+        source_tokenizer: File that splits raw sources: a SentencePiece model or codes of
+            subword-nmt. "auto" for the file that the option bpe names, if it is in the folder
+            of the checkpoint or at that path. "none" for texts that are split already.
+        target_tokenizer: The same for targets.
 
     Returns:
         A built `Seq2Seq` with a tokenizer.
@@ -46,9 +52,22 @@ def import_fairseq(path, dictionaries):
     Example:
 
     ```python
-    model = import_fairseq("checkpoint_best.pt", ["dict.en.txt", "dict.de.txt"])
-    model.translate(["a man on a bi@@ ke"])[0].text
+    files = ["dict.en.txt", "dict.de.txt"], "bpe.codes", "bpe.codes"
+    model = import_fairseq("checkpoint_best.pt", *files)
+    model.translate(["a man on a bike"])[0].text
     ```
+    """
+    return read_fairseq(path, dictionaries, (source_tokenizer, target_tokenizer)).logged()
+
+
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
+def read_fairseq(path, dictionaries, tokenizers):
+    """Return the `ImportedModel` of a checkpoint.
+
+    Args:
+        path: As of `import_fairseq`.
+        dictionaries: As of `import_fairseq`.
+        tokenizers: Its arguments `source_tokenizer` and `target_tokenizer`.
     """
     if not 1 <= len(dictionaries) <= 2:
         raise argument_error(
@@ -103,7 +122,25 @@ def import_fairseq(path, dictionaries):
         bridge="states",
         bridge_weights=_bridge_weights(weights, encoder, decoder),
     )
-    return model.to_seq2seq(weights, make_tokenizer(weights, source.pieces, target.pieces))
+    steps = _text_steps(fields)
+    files, notes = choose_files("fairseq", Path(path).parent, [steps, steps], tokenizers)
+    tokenizer = make_tokenizer(weights, source.pieces, target.pieces, files)
+    return ImportedModel(model.to_seq2seq(weights, tokenizer), notes)
+
+
+def _text_steps(fields):
+    """Return the `TextSteps` of both languages."""
+    config, options = fields.section("cfg"), fields.dict("args")
+    tool, splitter = config.get("tokenizer"), config.get("bpe")
+    tool = tool.get("_name") if isinstance(tool, dict) else options.get("tokenizer")
+    options = splitter if isinstance(splitter, dict) else options
+    kind = options.get("_name", options.get("bpe"))
+    files = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
+    file = options.get(files.get(kind)) if isinstance(kind, str) else None
+    others = [] if tool is None else [f"tokenizer {describe(tool)}"]
+    if kind is not None and not isinstance(file, str):
+        others.append(f"bpe {describe(kind)}")
+    return TextSteps(file if isinstance(file, str) else None, tuple(others))
 
 
 def _read_dictionary(path):

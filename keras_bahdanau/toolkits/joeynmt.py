@@ -13,26 +13,32 @@ from keras_bahdanau.toolkits.recurrent import (
     state_widths,
     transposed,
 )
+from keras_bahdanau.toolkits.text_steps import AUTO, ImportedModel, TextSteps, choose_files
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer, read_vocabulary
-from keras_bahdanau.toolkits.weights import Fields, Weights
+from keras_bahdanau.toolkits.weights import Fields, Weights, describe
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_files import read_options
+from keras_bahdanau_runtime.text.split_text import CONTINUES
 
 _CHECKPOINTS = "best.ckpt", "latest.ckpt"
 # The names and values of the special pieces in a configuration, in the order of our ids.
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
-@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
-def import_joeynmt(path):
+def import_joeynmt(path, source_tokenizer=AUTO, target_tokenizer=AUTO):
     """Return a recurrent model of JoeyNMT as a `Seq2Seq`.
 
-    Texts must be split as JoeyNMT's tokenizer splits them; see `Tokenizer.from_pieces`. The dropout
-    rates of the model are 0.
+    With the files that split them, which JoeyNMT copies to the run, texts are raw; see
+    `Tokenizer.from_toolkit`. Otherwise they must be split as by JoeyNMT; see
+    `Tokenizer.from_pieces`. The dropout rates of the model are 0.
 
     Args:
         path: Folder of a JoeyNMT run: `config.yaml`, `best.ckpt` or else `latest.ckpt`,
             `src_vocab.txt` and `trg_vocab.txt`.
+        source_tokenizer: File that splits raw sources: a SentencePiece model or codes of
+            subword-nmt. "auto" for the file that its tokenizer_cfg names, if it is in the folder
+            of the checkpoint or at that path. "none" for texts that are split already.
+        target_tokenizer: The same for targets.
 
     Returns:
         A built `Seq2Seq` with a tokenizer.
@@ -46,14 +52,26 @@ def import_joeynmt(path):
 
     ```python
     model = import_joeynmt("joeynmt/models/en-de")
-    model.translate(["a man on a bi@@ ke"])[0].text
+    model.translate(["a man on a bike"])[0].text
     ```
+    """
+    return read_joeynmt(path, (source_tokenizer, target_tokenizer)).logged()
+
+
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
+def read_joeynmt(path, tokenizers):
+    """Return the `ImportedModel` of a run.
+
+    Args:
+        path: As of `import_joeynmt`.
+        tokenizers: Its arguments `source_tokenizer` and `target_tokenizer`.
     """
     path = Path(path)
     config_file = _existing(path, "config.yaml")
     config = Fields(config_file, read_options(config_file, argument="path"))
     checkpoint = Checkpoint(_existing(path, *_CHECKPOINTS))
-    special = config.section("data").section("special_symbols")
+    data = config.section("data")
+    special = data.section("special_symbols")
     source, target = (
         _read_vocabulary(_existing(path, name), special)
         for name in ("src_vocab.txt", "trg_vocab.txt")
@@ -97,7 +115,26 @@ def import_joeynmt(path):
         input_feeding=decoder.input_feeding,
         **_bridge(weights, decoder, decoder_layers, encoder_layers),
     )
-    return model.to_seq2seq(weights, make_tokenizer(weights, source.pieces, target.pieces))
+    steps = [_text_steps(data.section(side)) for side in ("src", "trg")]
+    files, notes = choose_files("JoeyNMT", path, steps, tokenizers)
+    tokenizer = make_tokenizer(weights, source.pieces, target.pieces, files, splits_missing=True)
+    return ImportedModel(model.to_seq2seq(weights, tokenizer), notes)
+
+
+def _text_steps(side):
+    """Return the `TextSteps` of the options of one language."""
+    options = side.section("tokenizer_cfg")
+    others = [name for name in ("lowercase", "normalize") if side.get(name, False)]
+    if options.get("pretokenizer", "none") != "none":
+        others.append(f"pretokenizer {describe(options.get('pretokenizer'))}")
+    file = None
+    if side.get("level") == "bpe":
+        kind = side.get("tokenizer_type", side.get("bpe_type", "sentencepiece"))
+        file = options.get("codes" if kind == "subword-nmt" else "model_file")
+    if options.get("separator", CONTINUES) != CONTINUES:
+        file = None
+        others.append(f"separator {describe(options.get('separator'))}")
+    return TextSteps(file if isinstance(file, str) else None, tuple(others))
 
 
 def _existing(folder, *names):

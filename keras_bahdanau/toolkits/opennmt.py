@@ -1,5 +1,7 @@
 """Models of OpenNMT-py 3."""
 
+from pathlib import Path
+
 import numpy as np
 
 from keras_bahdanau.layers.copying import WORD_LOGIT
@@ -15,8 +17,16 @@ from keras_bahdanau.toolkits.recurrent import (
     state_widths,
     transposed,
 )
+from keras_bahdanau.toolkits.text_steps import (
+    AUTO,
+    SPLIT,
+    ImportedModel,
+    TextSteps,
+    choose_files,
+)
 from keras_bahdanau.toolkits.vocabulary import Vocabulary, make_tokenizer
 from keras_bahdanau.toolkits.weights import Fields, Weights, describe
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import PAD, UNK
 
 _SPECIAL = "<blank>", "<unk>", "<s>", "</s>"  # in the order of our ids
@@ -39,37 +49,56 @@ _OPTIONS = {
     "copy_attn": (False, True),
     "position_encoding": (False,),
 }
+# Transforms that split texts, and those that change only training texts.
+_SPLITTING = {"sentencepiece", "bpe"}
+_OF_TRAINING = {"filtertoolong", "tokendrop", "tokenmask", "switchout", "bart"}
+_MAX_TRANSFORMS = 20  # OpenNMT-py has fewer
 
 
-@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
-def import_opennmt(path):
+def import_opennmt(path, source_tokenizer=AUTO, target_tokenizer=AUTO):
     """Return a recurrent model of OpenNMT-py 3 as a `Seq2Seq`.
 
-    Texts must be split as for OpenNMT-py; see `Tokenizer.from_pieces`. OpenNMT-py has no end token
-    in sources, so the model has `read_source_end=False`. The dropout rates of the model are 0.
+    With the files that split them, texts are raw; see `Tokenizer.from_toolkit`. Otherwise they must
+    be split as for OpenNMT-py; see `Tokenizer.from_pieces`. OpenNMT-py has no end token in sources,
+    so the model has `read_source_end=False`. The dropout rates of the model are 0.
 
     A model with copy_attn has a `PointerGenerator`. It can copy up to 128 different words of a
-    source that are not in the target vocabulary.
+    source that are not in the target vocabulary. Its texts must be split.
 
     Checkpoints of OpenNMT-py 2 contain classes of torchtext. Convert them with the script
     convertv2_v3 of OpenNMT-py 3.
 
     Args:
         path: A checkpoint of OpenNMT-py, such as model_step_10000.pt.
+        source_tokenizer: File that splits raw sources: a SentencePiece model or codes of
+            subword-nmt. "auto" for the file that src_subword_model names, if it is in the folder
+            of the checkpoint or at that path. "none" for texts that are split already.
+        target_tokenizer: The same for targets.
 
     Returns:
         A built `Seq2Seq` with a tokenizer.
 
     Raises:
-        ValueError: If the file is missing or unreadable, or the model has options without an
+        ValueError: If a file is missing or unreadable, or the model has options without an
             equivalent here, all of which are named.
 
     Example:
 
     ```python
-    model = import_opennmt("model_step_10000.pt")
-    model.translate(["a man on a bi@@ ke"])[0].text
+    model = import_opennmt("model_step_10000.pt", "bpe.codes", "bpe.codes")
+    model.translate(["a man on a bike"])[0].text
     ```
+    """
+    return read_opennmt(path, (source_tokenizer, target_tokenizer)).logged()
+
+
+@np.errstate(over="ignore", invalid="ignore")  # `to_seq2seq` refuses infinity
+def read_opennmt(path, tokenizers):
+    """Return the `ImportedModel` of a checkpoint.
+
+    Args:
+        path: As of `import_opennmt`.
+        tokenizers: Its arguments `source_tokenizer` and `target_tokenizer`.
     """
     checkpoint = Checkpoint(path)
     fields = Fields(path, checkpoint.values)
@@ -100,8 +129,13 @@ def import_opennmt(path):
     decoder = _decoder_weights(weights, cell, target_embedding.shape[1], units, is_fed)
     attention = options.text("global_attention", "general")
     bridge = _bridge(weights, cell, encoder, decoder)
+    files, notes = _text_files(path, options, tokenizers, is_copying)
     tokenizer = make_tokenizer(
-        weights, source_pieces, target.pieces, _COPIED_WORDS if is_copying else 0
+        weights,
+        source_pieces,
+        target.pieces,
+        files,
+        copied_words=_COPIED_WORDS if is_copying else 0,
     )
     model = RecurrentModel(
         source_embedding=source_embedding,
@@ -122,7 +156,52 @@ def import_opennmt(path):
         copy=_copy_weights(weights, options, attention, units) if is_copying else None,
         **bridge,
     )
-    return model.to_seq2seq(weights, tokenizer)
+    return ImportedModel(model.to_seq2seq(weights, tokenizer), notes)
+
+
+def _text_files(path, options, tokenizers, is_copying):
+    """Return the files that split texts, and notes about the transforms."""
+    transforms = _transforms(options)
+    others = [name for name in transforms if name not in _SPLITTING | _OF_TRAINING]
+    steps = []
+    for side in ("src", "tgt"):
+        file = None
+        if not _SPLITTING.isdisjoint(transforms):
+            file = options.get(f"{side}_subword_model")
+            if side == "tgt" and options.get("share_vocab", False):
+                file = options.get("src_subword_model")
+        restricting = f"{side}_subword_vocab"
+        is_restricted = options.get(restricting) and options.get(f"{side}_vocab_threshold")
+        steps.append(
+            TextSteps(
+                file if isinstance(file, str) else None,
+                (*others, restricting) if is_restricted else tuple(others),
+            )
+        )
+    if is_copying:
+        files = [each for each in tokenizers if each not in (AUTO, SPLIT)]
+        if files:
+            raise argument_error(
+                ("source_tokenizer", "target_tokenizer"),
+                "be none for a model with copy_attn, which copies words of split texts",
+                received=str(files[0]),
+            )
+        tokenizers = SPLIT, SPLIT
+    files, notes = choose_files("OpenNMT-py", Path(path).parent, steps, tokenizers)
+    if transforms:
+        notes.insert(0, f"The transforms of OpenNMT-py are {', '.join(transforms)}.")
+    return files, notes
+
+
+def _transforms(options):
+    """Return the names of the transforms of all corpora."""
+    corpora = options.get("data")
+    corpora = corpora.values() if isinstance(corpora, dict) else ()
+    lists = [options.get("transforms")]
+    lists += [corpus.get("transforms") for corpus in corpora if isinstance(corpus, dict)]
+    names = [name for each in lists if isinstance(each, list) for name in each]
+    names = dict.fromkeys(name[:80] for name in names if isinstance(name, str))
+    return list(names)[:_MAX_TRANSFORMS]
 
 
 def _check_options(weights, options, vocabularies):

@@ -86,24 +86,38 @@ def read_vocabulary(path):
     return text
 
 
-def make_tokenizer(weights, source, target, copied_words=0):
+def make_tokenizer(weights, source, target, files, splits_missing=False, copied_words=0):
     """Return the `Tokenizer` of two vocabularies.
 
     Args:
         weights: `Weights` of the checkpoint, for the message.
         source: Pieces of the source language, without the special ones.
         target: Pieces of the target language.
+        files: For each side the file that splits raw texts; see `Tokenizer.from_toolkit`. `None`
+            for texts that are split already.
+        splits_missing: See `Tokenizer.from_toolkit`.
         copied_words: See `Tokenizer`.
 
     Raises:
-        ValueError: If a piece is not Unicode text, or occurs more than twice.
+        ValueError: If a piece is not Unicode text, or occurs more than twice; or a file is not of a
+            supported kind.
     """
-    sides = [source] if source == target else [source, target]
+    first = _side_tokenizer(weights, source, files[0], splits_missing)
+    second = first
+    if (source, files[0]) != (target, files[1]):
+        second = _side_tokenizer(weights, target, files[1], splits_missing)
+    return Tokenizer.combine(first, second, copied_words)
+
+
+def _side_tokenizer(weights, pieces, file, splits_missing):
+    if file is not None:
+        try:
+            return Tokenizer.from_toolkit(file, pieces, splits_missing)
+        except ValueError as error:
+            hint = "Pass `none` as the tokenizer to import a model of texts that are split already."
+            raise ValueError(f"{error} {hint}") from error
     try:
-        tokenizers = [piece_tokenizer("pieces", pieces, strict=False) for pieces in sides]
+        tokenizer = piece_tokenizer("pieces", pieces, strict=False)
     except ValueError as error:
         raise weights.error(f"a vocabulary with an unsupported piece: {error}") from error
-    spellings = [Spelling(mark=mark_of(pieces)) for pieces in sides]
-    if len(sides) == 1:
-        return Tokenizer(tokenizers[0], None, spellings[0], copied_words=copied_words)
-    return Tokenizer(*tokenizers, *spellings, copied_words)
+    return Tokenizer(tokenizer, None, Spelling(mark=mark_of(pieces)))

@@ -159,7 +159,7 @@ class TrainingOptions(TextFormat, TokenizerOptions):
         "model", "rnnsearch or rnnencdec.", choices=tuple(MODELS), panel="Model"
     )
     units: int | None = _width_option(
-        "Width of the decoder, and of each direction of the encoder, whose annotations are twice as "
+        "Width of the decoder and of each direction of the encoder, whose annotations are twice as "
         "wide."
     )
     embedding_dim: int | None = _width_option("Width of the embeddings.")

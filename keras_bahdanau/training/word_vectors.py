@@ -11,7 +11,7 @@ logger = logging.getLogger("keras_bahdanau")
 def set_word_vectors(model, side, path):
     r"""Set the embeddings of the pieces that are words of a file.
 
-    A piece with a space in front and the same piece without it are the same word. The other pieces
+    A piece with a space at an end and the same piece without it are the same word. The other pieces
     keep their embeddings.
 
     Args:
@@ -38,7 +38,7 @@ def set_word_vectors(model, side, path):
     spelling = model.tokenizer.spellings[0 if side == "source" else 1]
     pieces = spelling.pieces(getattr(model.tokenizer, side).get_vocab())
     words = {
-        index: piece.decode("utf-8", "replace").removeprefix(" ")
+        index: piece.decode("utf-8", "replace").strip(" ")
         for index, piece in enumerate(pieces)
         if index not in SPECIAL
     }

@@ -35,6 +35,10 @@ def folder(tmp_path_factory):
         Tokenizer.train(TEXTS, TEXTS, 300, kind=kind).save(folder / f"{kind}.json")
     copying = Tokenizer.train(TEXTS[:1], TEXTS, 300, kind="words", copied_words=8)
     copying.save(folder / "copied-words.json")
+    codes = tmp_path_factory.mktemp("codes") / "codes"
+    codes.write_text("#version: 0.2\na n</w>\nm an</w>\nb o\nbo a\n")
+    imported = Tokenizer.from_toolkit(codes, ["man", "b@@", "o", "a"], splits_missing=True)
+    imported.save(folder / "codes.json")
     for name in ("bpe", "unigram"):
         contents = (FILES / f"{name}.model").read_bytes()
         (folder / f"{name}.model").write_bytes(contents)

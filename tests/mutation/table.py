@@ -163,9 +163,30 @@ MUTATIONS = (
     Mutation(
         "charsmap-and-steps-grow-texts-together",
         "keras_bahdanau_runtime:Tokenizer._restored",
-        "check_growth(document, replace.growth)",
+        "check_growth(document, character_map.growth)",
         "check_growth(document)",
         "hostile/test_corrupted_tokenizers.py",
+    ),
+    Mutation(
+        "characters-of-a-vocabulary-are-unknown",
+        "keras_bahdanau_runtime:_is_new_character",
+        "len(character) == 1",
+        "len(character) == 0",
+        "runtime/test_toolkit_tokenizers.py",
+    ),
+    Mutation(
+        "first-missing-piece-has-an-id",
+        "keras_bahdanau_runtime:_Encoder._replaced",
+        "index >= self._first",
+        "index > self._first",
+        "runtime/test_toolkit_tokenizers.py",
+    ),
+    Mutation(
+        "words-are-joined-without-spaces",
+        "keras_bahdanau_runtime:TextDecoder.add",
+        "self._space + text",
+        "text",
+        "runtime/test_toolkit_tokenizers.py",
     ),
     Mutation(
         "converted-specials-match-text",
@@ -1865,7 +1886,7 @@ MUTATIONS = (
     ),
     Mutation(
         "site-has-the-tokenizer-of-another-library",
-        "keras_bahdanau_runtime:Tokenizer.is_learned",
+        "keras_bahdanau_runtime:Tokenizer.runs_in_browser",
         "_form(side) in forms",
         "_form(side)",
         "runtime/test_browser_site.py",

@@ -181,7 +181,7 @@ def test_symbols_of_later_columns_are_pieces_that_no_other_text_has(kind, joint,
     tokenizer.save(tmp_path / "tokenizer.json")
     assert json.loads((tmp_path / "tokenizer.json").read_bytes())["version"] == 4
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert loaded == tokenizer and loaded.has_columns and loaded.is_learned
+    assert loaded == tokenizer and loaded.has_columns and loaded.runs_in_browser
     assert loaded.kinds[0] == kind
     expected = [["\tN", ";PL"], ["\tN", " N", ";SG"], ["\t"]]
     symbols, others = set(), set()
@@ -299,8 +299,8 @@ def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
         (lambda text: "[]", "expected an object with 'format'"),
         (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
         (
-            lambda text: json.dumps({**json.loads(text), "version": 6}),
-            "expected version 1 or 2 or 3 or 4 or 5",
+            lambda text: json.dumps({**json.loads(text), "version": 7}),
+            "expected version 1 or 2 or 3 or 4 or 5 or 6",
         ),
         (
             lambda text: json.dumps({**json.loads(text), "version": 2}),

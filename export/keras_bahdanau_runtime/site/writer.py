@@ -79,7 +79,7 @@ def write_site(
     Args:
         artifacts: Folder of each artifact by the name that the page shows. The first one is
             selected. Each has a search that does not sample, and a tokenizer that
-            `Tokenizer.train` learned.
+            `Tokenizer.train` learned, or one of SentencePiece or subword-nmt.
         path: The folder to create.
         runtime: Folder of the npm package onnxruntime-web, of version `RUNTIME_VERSION`.
         examples: Texts that the page offers to translate. It starts with the first one.
@@ -185,10 +185,11 @@ def _read_model(manifest: Manifest) -> _Model:
             "have artifacts with a tokenizer",
             received=f"{folder}, which was exported without one",
         )
-    if not load_tokenizer(manifest).is_learned:
+    if not load_tokenizer(manifest).runs_in_browser:
         raise UnsupportedArtifactError(
-            f"{folder}: the tokenizer is one of another library. A site needs one that was learned "
-            "by this package: bpe, words, characters or bytes."
+            f"{folder}: a site cannot run the tokenizer. It needs one that was learned by this "
+            "package, or a SentencePiece model, or an imported model with the files of its "
+            "tokenizers."
         )
     graph, weights = read_graph(manifest, MODEL_FILE)
     if weights:

@@ -9,8 +9,9 @@ from keras_bahdanau_runtime.ids import SPECIAL, UNK
 from keras_bahdanau_runtime.text.columns import MARK
 
 META_SPACE = "\u2581"  # the space in pieces of SentencePiece
-SPELLINGS = ("byte-level", "metaspace", "words")
-_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+WORD_END = "</w>"  # end of a word in merges of subword-nmt
+SPELLINGS = ("byte-level", "metaspace", "words", "word-ends")
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Spelling:
     Args:
         kind: "byte-level" for a letter per byte, as `byte_pieces` reads them; "metaspace" for text
             with U+2581 instead of spaces, and pieces such as `<0x41>` for single bytes; "words" for
-            words without the space before them.
+            words without the space before them; "word-ends" for words that end with `</w>`, as in
+            merges of subword-nmt, which becomes a space.
         strips_space: Whether decoding removes a space at the start, which encoding adds.
         mark: "@@", U+2581 or "": how text that another tool had split before, such as subword-nmt,
             marks the parts of a word, so that decoding joins them; see `PieceJoiner`. `None` for
@@ -29,6 +31,10 @@ class Spelling:
             In base64; `None` for no rules.
         has_columns: Whether a source has several columns, whose symbols are pieces; see
             `Tokenizer.train`.
+        replacements: For each of the last ids of the vocabulary, which only split text, the ids
+            that encoded texts have instead; see `Tokenizer.from_toolkit`. A piece of the vocabulary
+            that starts with a space is then one that no text is split into. `None` if all ids are
+            those of the model.
     """
 
     kind: str = "byte-level"
@@ -36,9 +42,10 @@ class Spelling:
     mark: str | None = None
     charsmap: str | None = None
     has_columns: bool = False
+    replacements: tuple[tuple[int, ...], ...] | None = None
 
     def pieces(self, vocabulary: Mapping[str, int]) -> list[bytes]:
-        """Return the bytes of each id.
+        """Return the bytes of each id, without those that are replaced.
 
         Args:
             vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
@@ -59,7 +66,7 @@ class Spelling:
         for index, name in SPECIAL.items():
             if index < len(pieces):
                 pieces[index] = name.encode("utf-8")
-        return pieces
+        return pieces[: len(pieces) - len(self.replacements or ())]
 
     def symbols(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         r"""Return the ids of the symbols in later columns of sources.
@@ -78,15 +85,27 @@ class Spelling:
     @property
     def unknown(self) -> str:
         """Text of the id `UNK`."""
+        if self.ends_words:
+            return f"{SPECIAL[UNK]} "
         is_word = self.kind == "words" or self.mark is not None
         return f" {SPECIAL[UNK]}" if is_word else SPECIAL[UNK]
 
+    @property
+    def ends_words(self) -> bool:
+        """Whether the last piece of a word ends with a space, which a text does not end with."""
+        return self.kind == "word-ends"
+
     def _bytes(self, piece: str) -> bytes:
-        if " " in piece:  # a control piece, which is part of no text
+        if self.replacements is not None and piece.startswith(" "):
+            piece = piece[1:]
+        elif " " in piece:  # a control piece, which is part of no text
             return b""
+        if self.ends_words:
+            is_end = piece.endswith(WORD_END)
+            return f"{piece.removesuffix(WORD_END)} ".encode() if is_end else piece.encode("utf-8")
         if self.kind == "words":
             return f" {piece}".encode()
-        if match := _BYTE_PIECE.fullmatch(piece):
+        if match := BYTE_PIECE.fullmatch(piece):
             return bytes.fromhex(match[1])
         return piece.replace(META_SPACE, " ").encode("utf-8")
 

@@ -18,7 +18,6 @@ from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import ArgumentError, argument_error, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
-from keras_bahdanau_runtime.text.charsmap import CharacterMap
 from keras_bahdanau_runtime.text.columns import MARK, SymbolEncoder, first_column, frequent_symbols
 from keras_bahdanau_runtime.text.copied_words import (
     MAX_COPIED_WORDS,
@@ -28,6 +27,7 @@ from keras_bahdanau_runtime.text.copied_words import (
 from keras_bahdanau_runtime.text.pieces import SPELLINGS, Spelling
 from keras_bahdanau_runtime.text.split_text import MARKS, PieceJoiner, mark_of, piece_tokenizer
 from keras_bahdanau_runtime.text.tokenizer_import import (
+    MAX_PIECE,
     hugging_face_document,
     sentencepiece_document,
 )
@@ -45,14 +45,16 @@ from keras_bahdanau_runtime.text.tokenizer_schema import (
     path_error,
     raise_panic,
 )
+from keras_bahdanau_runtime.text.toolkit_pieces import is_converted, toolkit_document
 
 FORMAT = "keras_bahdanau tokenizer"
 # Version 2 also has the spelling of the pieces, version 3 rules that replace characters, version 4
-# sources of several columns, and version 5 copied words. A tokenizer is written as the first
-# version that has what it needs, which earlier versions of this package can read.
-VERSIONS = (1, 2, 3, 4, 5)
+# sources of several columns, version 5 copied words, and version 6 replacements of ids. A tokenizer
+# is written as the first version that has what it needs, which earlier versions of this package can
+# read.
+VERSIONS = (1, 2, 3, 4, 5, 6)
 # Fields of a spelling, by the first version that has them, if it is not version 2.
-_SPELLING_FIELDS = {"charsmap": 3, "has_columns": 4}
+_SPELLING_FIELDS = {"charsmap": 3, "has_columns": 4, "replacements": 6}
 KINDS = ("bpe", "words", "characters", "symbols", "bytes")
 MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
 NORMALIZATIONS = ("nfc", "nfkc", "nfd")
@@ -93,6 +95,7 @@ class TextDecoder:
         self._join = None if spelling.mark is None else PieceJoiner(spelling.mark)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
+        self._space = ""  # after the last word, in front of the next one
 
     def add(self, index: int) -> str:
         """Return the text that `index` adds."""
@@ -105,6 +108,10 @@ class TextDecoder:
             text = self.end() + self._name(index)
         if self._join is not None and index != EOS:
             text = self._join(text)
+        if self._spelling.ends_words and index != EOS:
+            text, self._space = self._space + text, ""
+            if text.endswith(" "):
+                text, self._space = text[:-1], " "
         return text.removeprefix(" ") if is_first and self._spelling.strips_space else text
 
     def end(self) -> str:
@@ -166,6 +173,58 @@ class _PieceIndex:
     @functools.cached_property
     def _sorted(self) -> list[tuple[bytes, int]]:
         return sorted((p, i) for i, p in enumerate(self._pieces) if i not in SPECIAL)
+
+
+class _Encoder:
+    """Encoder of the texts of one language.
+
+    Args:
+        tokenizer: `tokenizers.Tokenizer`.
+        spelling: `Spelling` of its pieces.
+
+    Attributes:
+        character_map: `CharacterMap` of the spelling, or `None`.
+    """
+
+    def __init__(self, tokenizer: Any, spelling: Spelling) -> None:
+        self._tokenizer = tokenizer
+        self.character_map = None
+        if spelling.charsmap is not None:
+            self.character_map = parse_charsmap(spelling.charsmap)
+        self._replacements = spelling.replacements or ()
+        self._first = tokenizer.get_vocab_size() - len(self._replacements)  # id that is replaced
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        check_text("text", text)
+        if self.character_map is not None:
+            text = self.character_map(text)
+        try:
+            return self._replaced(self._tokenizer.encode(text).ids)
+        except BaseException as error:
+            raise_panic(error)
+
+    def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the ids of each text, encoded in parallel."""
+        texts = checked_texts("texts", texts)
+        if self.character_map is not None:
+            texts = [*map(self.character_map, texts)]
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts)
+        except BaseException as error:
+            raise_panic(error)
+        return [self._replaced(encoding.ids) for encoding in encodings]
+
+    def _replaced(self, ids: list[int]) -> list[int]:
+        if not self._replacements or max(ids) < self._first:
+            return ids
+        return [
+            replaced
+            for index in ids
+            for replaced in (
+                self._replacements[index - self._first] if index >= self._first else (index,)
+            )
+        ]
 
 
 class Tokenizer:
@@ -237,9 +296,9 @@ class Tokenizer:
         if target is None:
             target_spelling = replace(source_spelling, has_columns=False)
         self._spellings = source_spelling, target_spelling
-        self._replace_source = self._replace_target = _character_map(source_spelling)
+        self._source_encoder = self._target_encoder = _Encoder(source, source_spelling)
         if target is not None:
-            self._replace_target = _character_map(target_spelling)
+            self._target_encoder = _Encoder(target, target_spelling)
         self._source_pieces = source_spelling.pieces(source.get_vocab())
         self._target_pieces = (
             self._source_pieces if target is None else target_spelling.pieces(target.get_vocab())
@@ -412,6 +471,48 @@ class Tokenizer:
         return cls._restored(path, (document, None), (spelling, Spelling()))
 
     @classmethod
+    def from_toolkit(
+        cls,
+        path: str | os.PathLike[str],
+        pieces: Sequence[str],
+        splits_missing: bool = False,
+    ) -> "Tokenizer":
+        """Return a tokenizer of raw text for the vocabulary of a model of another toolkit.
+
+        Text is split by the file of a tool. The ids are those of the vocabulary, which may have
+        another order, lack pieces of the tool, or have others. Those that no text is split into can
+        only be decoded.
+
+        Args:
+            path: The `.model` file of SentencePiece, of type unigram or BPE; or codes of
+                subword-nmt, version 0.2.
+            pieces: Pieces of the vocabulary in the order of their ids, which start at 4; those of
+                subword-nmt with "@@", such as "Fuß@@". If a piece occurs twice, texts are encoded
+                with the last one.
+            splits_missing: Whether a piece that the vocabulary lacks is split into pieces that it
+                has, as by JoeyNMT. Otherwise it is `<unk>`, as in OpenNMT-py and fairseq.
+
+        Returns:
+            A `Tokenizer` whose sides share the vocabulary; see `combine`.
+
+        Raises:
+            ValueError: The file is not one of these, or a piece is not Unicode text.
+
+        Example:
+
+        ```python
+        source = Tokenizer.from_toolkit("spm.model", ["▁a", "▁man", "▁on"])
+        source.encode_source("a man")  # [4, 5, 3]
+        ```
+        """
+        for index, piece in enumerate(pieces):
+            check_text(f"pieces[{index}]", piece)
+        with open(path, "rb") as file:
+            contents = file.read(MAX_FILE_BYTES + 1)
+        document, spelling = toolkit_document(contents, path, pieces, splits_missing)
+        return cls._restored(path, (document, None), (spelling, Spelling()))
+
+    @classmethod
     def combine(
         cls, source: "Tokenizer", target: "Tokenizer", copied_words: int = 0
     ) -> "Tokenizer":
@@ -460,7 +561,7 @@ class Tokenizer:
                     f"Received: {reprlib.repr(items[1])}"
                 )
         copied_words: Any = 0
-        if document["version"] >= 5:
+        if document["version"] == 5:
             copied_words = document.get("copied_words")
             if type(copied_words) is not int or not 0 < copied_words <= MAX_COPIED_WORDS:
                 raise ValueError(
@@ -483,16 +584,18 @@ class Tokenizer:
         sides = [_restore(path, "source", source)]
         if target is not None:
             sides.append(_restore(path, "target", target))
+        for side, spelling in zip(sides, spellings, strict=False):
+            _check_replacements(path, side, spelling)
         try:
             tokenizer = cls(
                 sides[0], sides[1] if target is not None else None, *spellings, copied_words
             )
-            for document, replace in (
-                (source, tokenizer._replace_source),
-                (target, tokenizer._replace_target),
+            for document, character_map in (
+                (source, tokenizer._source_encoder.character_map),
+                (target, tokenizer._target_encoder.character_map),
             ):
-                if document is not None and replace is not None:
-                    check_growth(document, replace.growth)
+                if document is not None and character_map is not None:
+                    check_growth(document, character_map.growth)
         except InvalidTokenizer as error:
             raise path_error(path, "rules that SentencePiece writes", error) from error
         except ArgumentError as error:
@@ -507,8 +610,9 @@ class Tokenizer:
 
         The `tokenizers` library can read the values of `source` and `target`
         (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`). `target` is `null` if
-        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before, and
-        of a source with `has_columns` the library encodes only the first column.
+        `joint`. Texts of a tokenizer whose spelling has a `charsmap` must be normalized before, ids
+        that have `replacements` replaced after it, and of a source with `has_columns` the library
+        encodes only the first column.
 
         Args:
             path: The file to create or replace.
@@ -540,7 +644,7 @@ class Tokenizer:
             document["version"] = 2
             document["spellings"] = [asdict(spelling) for spelling in self._spellings]
         for name, version in _SPELLING_FIELDS.items():
-            if any(getattr(spelling, name) for spelling in self._spellings):
+            if any(getattr(spelling, name) not in (None, False) for spelling in self._spellings):
                 document["version"] = version
         if self._copied_words:
             document |= {"version": 5, "copied_words": self._copied_words}
@@ -573,17 +677,21 @@ class Tokenizer:
         return self._symbols is not None
 
     @property
-    def is_learned(self) -> bool:
-        """Whether both sides have a form that `train` learns, and are not of another library."""
+    def runs_in_browser(self) -> bool:
+        """Whether a site can run it: its sides are of `train`, SentencePiece or subword-nmt.
+
+        Those of Hugging Face, and text that is split already, need steps that a site has not.
+        """
         forms = [
             _form(_untrained(normalization, kind))
             for kind in KINDS
             for normalization in (None, *NORMALIZATIONS)
         ]
-        sides = zip((self._source, self._target), self._spellings, strict=True)
         return all(
-            _form(side) in forms and spelling.kind == "byte-level" and not spelling.mark
-            for side, spelling in sides
+            is_converted(json.loads(side.to_str()))
+            if spelling.kind in ("metaspace", "word-ends")
+            else _form(side) in forms and spelling.kind == "byte-level" and not spelling.mark
+            for side, spelling in zip((self._source, self._target), self._spellings, strict=True)
         )
 
     @property
@@ -627,12 +735,12 @@ class Tokenizer:
     @property
     def source_vocabulary_size(self) -> int:
         """Number of ids on the source side, with those of copied words."""
-        return int(self._source.get_vocab_size()) + self._copied_words
+        return len(self._source_pieces) + self._copied_words
 
     @property
     def target_vocabulary_size(self) -> int:
         """Number of ids on the target side, with those of copied words."""
-        return int(self._target.get_vocab_size()) + self._copied_words
+        return len(self._target_pieces) + self._copied_words
 
     @property
     def _has_words(self) -> bool:
@@ -681,7 +789,7 @@ class Tokenizer:
         if self._symbols is not None:
             check_text("text", text)
             first, symbols = self._symbols.split(text)
-        ids = _encode(self._source, first, self._replace_source)
+        ids = self._source_encoder.encode(first)
         if self._numbered is not None:
             ids = self._numbered.encode(first, ids)
         return [*ids[:-1], *symbols, EOS] if symbols else ids
@@ -694,7 +802,7 @@ class Tokenizer:
             texts = [first for first, _ in columns]
         elif self._numbered is not None:
             texts = checked_texts("texts", texts)  # which may be an iterator, and are read twice
-        encoded = _encode_many(self._source, texts, self._replace_source)
+        encoded = self._source_encoder.encode_many(texts)
         if self._numbered is not None:
             encoded = [*map(self._numbered.encode, texts, encoded)]
         if self._symbols is None:
@@ -750,7 +858,7 @@ class Tokenizer:
         """
         if source is not None:
             return self.for_source(source).encode_target(text)
-        ids = _encode(self._target, text, self._replace_target)
+        ids = self._target_encoder.encode(text)
         return self._encode_numbered(text, ids, self._words)
 
     def encode_targets(
@@ -766,9 +874,9 @@ class Tokenizer:
             ValueError: As `encode_target`, or there are not as many sources.
         """
         if self._numbered is None or sources is None:
-            return _encode_many(self._target, texts, self._replace_target)
+            return self._target_encoder.encode_many(texts)
         texts, sources = checked_texts("texts", texts), checked_texts("sources", sources)
-        encoded = _encode_many(self._target, texts, self._replace_target)
+        encoded = self._target_encoder.encode_many(texts)
         if len(sources) != len(texts):
             raise argument_error(
                 "sources", f"have one text for each of {len(texts)}", received=str(len(sources))
@@ -927,32 +1035,6 @@ class Tokenizer:
         return checked
 
 
-def _character_map(spelling: Spelling) -> CharacterMap | None:
-    return None if spelling.charsmap is None else parse_charsmap(spelling.charsmap)
-
-
-def _encode(tokenizer: Any, text: str, replace: CharacterMap | None = None) -> list[int]:
-    check_text("text", text)
-    if replace is not None:
-        text = replace(text)
-    try:
-        return list(tokenizer.encode(text).ids)
-    except BaseException as error:
-        raise_panic(error)
-
-
-def _encode_many(
-    tokenizer: Any, texts: Iterable[str], replace: CharacterMap | None
-) -> list[list[int]]:
-    texts = checked_texts("texts", texts)
-    if replace is not None:
-        texts = [*map(replace, texts)]
-    try:
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
-    except BaseException as error:
-        raise_panic(error)
-
-
 def check_normalization(normalization: Any) -> None:
     """Raise a `ValueError` unless this is a supported Unicode form or `None`."""
     if normalization is not None and normalization not in NORMALIZATIONS:
@@ -993,6 +1075,11 @@ def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
             f"{path}: expected a charsmap only in a spelling 'metaspace'. "
             f"Received: {spelling.kind!r}"
         )
+    if spelling.replacements is not None and spelling.kind not in ("metaspace", "word-ends"):
+        raise ValueError(
+            f"{path}: expected replacements only in a spelling 'metaspace' or 'word-ends'. "
+            f"Received: {spelling.kind!r}"
+        )
     if not isinstance(spelling.has_columns, bool) or (
         spelling.has_columns and spelling.kind != "byte-level"
     ):
@@ -1000,7 +1087,20 @@ def _parse_spelling(item: Any, path: str | os.PathLike[str]) -> Spelling:
             f"{path}: expected has_columns true or false, and true only in a spelling "
             f"'byte-level'. Received: {reprlib.repr(item)}"
         )
-    return spelling
+    return replace(spelling, replacements=_parse_replacements(spelling.replacements, path))
+
+
+def _parse_replacements(
+    items: Any, path: str | os.PathLike[str]
+) -> tuple[tuple[int, ...], ...] | None:
+    if items is None:
+        return None
+    is_nested = isinstance(items, list) and all(isinstance(item, list) for item in items)
+    if not is_nested or not all(type(index) is int for item in items for index in item):
+        raise ValueError(
+            f"{path}: expected replacements that are lists of ids. Received: {reprlib.repr(items)}"
+        )
+    return tuple(map(tuple, items))
 
 
 def _spelling_of(kind: str) -> Spelling:
@@ -1113,11 +1213,25 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     except InvalidTokenizer as error:
         expected = f"{side!r} to be the JSON of a tokenizer that this package writes"
         raise path_error(path, expected, error) from error
+    encoder = _Encoder(tokenizer, Spelling())
     for text in ("", "a b", SPECIAL[EOS]):
-        ids = _encode(tokenizer, text)
+        ids = encoder.encode(text)
         if ids[-1:] != [EOS] or {PAD, BOS, EOS} & set(ids[:-1]):
             raise ValueError(
                 f"{path}: expected {side!r} to end a text with {EOS}, without another id of "
                 f"padding, begin or end. Received: {ids} for {text!r}"
             )
     return tokenizer
+
+
+def _check_replacements(path: str | os.PathLike[str], side: Any, spelling: Spelling) -> None:
+    """Raise a `ValueError` unless replacements are for the last ids, and have other ones."""
+    replacements = spelling.replacements or ()
+    first = side.get_vocab_size() - len(replacements)
+    ids = {index for item in replacements for index in item}
+    is_inside = first >= len(SPECIAL) and all(index == UNK or EOS < index < first for index in ids)
+    if not is_inside or not all(0 < len(item) <= MAX_PIECE for item in replacements):
+        raise ValueError(
+            f"{path}: expected replacements of the last ids by 1 to {MAX_PIECE} ids each, which "
+            f"are {UNK} or from {EOS + 1} to {first - 1}. Received: {reprlib.repr(replacements)}"
+        )

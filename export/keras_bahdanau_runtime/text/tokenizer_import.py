@@ -47,8 +47,18 @@ _MESSAGES = {
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "BPE", 3: "word", 4: "char"}
 _MAX_MODEL_BYTES = 2**24
-_MAX_PIECE = 512  # characters, as in SentencePiece
+MAX_PIECE = 512  # characters, as in SentencePiece
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+
+
+def split_step(text: str, behavior: str) -> dict[str, Any]:
+    """Return the JSON of a step that splits text at another text."""
+    pattern = {"String": text}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+_SPLIT_SPACES = split_step(META_SPACE, "MergedWithNext")
+_SPLIT_BYTES = split_step("<0x", "Isolated")
 
 
 def special_name(index: int) -> str:
@@ -96,10 +106,10 @@ def sentencepiece_document(
     build = _unigram if is_unigram else _byte_pairs
     splits = []
     if not any(META_SPACE in entry.piece[1:] for entry in model.pieces):
-        splits.append(_split(META_SPACE, "MergedWithNext"))
+        splits.append(_SPLIT_SPACES)
     if is_unigram and model.trainer.byte_fallback:
         # A unigram model of `tokenizers` would match the piece <0x41> in a text.
-        splits.append(_split("<0x", "Isolated"))
+        splits.append(_SPLIT_BYTES)
     document = {
         "normalizer": {"type": "Sequence", "normalizers": [*_normalizers(adds_space, trims)]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits} if splits else None,
@@ -119,7 +129,7 @@ def sentencepiece_document(
         raise path_error(path, "a SentencePiece model of limited size", error) from error
     charsmap = base64.b64encode(normalizer.charsmap).decode() if normalizer.charsmap else None
     spelling = Spelling("metaspace", strips_space=strips_space, charsmap=charsmap)
-    return _finished(document), spelling
+    return finished(document), spelling
 
 
 def _check_pieces(pieces: Any, path: Any) -> None:
@@ -133,10 +143,10 @@ def _check_pieces(pieces: Any, path: Any) -> None:
         )
     for index, entry in enumerate(pieces):
         piece = entry.piece  # bytes if they are not UTF-8
-        is_text = isinstance(piece, str) and 0 < len(piece) <= _MAX_PIECE
+        is_text = isinstance(piece, str) and 0 < len(piece) <= MAX_PIECE
         if not is_text or not math.isfinite(entry.score):
             raise ValueError(
-                f"{path}: expected a SentencePiece model whose pieces have 1 to {_MAX_PIECE} "
+                f"{path}: expected a SentencePiece model whose pieces have 1 to {MAX_PIECE} "
                 f"characters in UTF-8 and a finite score. Received: piece {index} is "
                 f"{reprlib.repr(piece)} with the score {entry.score}"
             )
@@ -146,11 +156,6 @@ def _check_pieces(pieces: Any, path: Any) -> None:
                 f"{path}: expected a SentencePiece model with each piece once. "
                 f"Received: {piece!r} {count} times"
             )
-
-
-def _split(text: str, behavior: str) -> dict[str, Any]:
-    pattern = {"String": text}
-    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
 
 
 def _check_settings(model: Any, path: Any) -> None:
@@ -187,6 +192,11 @@ def _normalizers(adds_space: bool, trims: bool) -> Iterator[dict[str, Any]]:
     yield {"type": "Replace", "pattern": {"String": " "}, "content": META_SPACE}
     if trims:  # SentencePiece also removes marks that were in the text, but only at its end
         yield {"type": "Replace", "pattern": {"Regex": FINAL_MARKS}, "content": ""}
+
+
+def sentencepiece_steps() -> list[dict[str, Any]]:
+    """Return the steps of normalization and of splitting that a converted model may have."""
+    return [*_normalizers(True, True), _SPLIT_SPACES, _SPLIT_BYTES]
 
 
 def _unigram(pieces: Any, byte_fallback: bool) -> dict[str, Any]:
@@ -270,7 +280,7 @@ def hugging_face_document(
     is_unigram = document["model"]["type"] == "Unigram"
     renumber = _renumber_unigram if is_unigram else _renumber
     document["model"] = renumber(document["model"], special)
-    return _finished(document), spelling
+    return finished(document), spelling
 
 
 def _current_form(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -367,7 +377,7 @@ def _spelling(document: dict[str, Any]) -> Spelling | None:
     steps = [
         step
         for name in ("normalizer", "pre_tokenizer", "decoder")
-        for step in _steps(document[name])
+        for step in steps_of(document[name])
     ]
     types = {step["type"] for step in steps}
     adds_space = any(
@@ -379,7 +389,7 @@ def _spelling(document: dict[str, Any]) -> Spelling | None:
     if "ByteLevel" in types:
         adds_space |= any(
             step["type"] == "ByteLevel" and step["add_prefix_space"]
-            for step in _steps(document["pre_tokenizer"])
+            for step in steps_of(document["pre_tokenizer"])
         )
         return Spelling("byte-level", strips_space=adds_space)
     marks = {step.get("replacement", step.get("content")) for step in steps}
@@ -391,18 +401,18 @@ def _spelling(document: dict[str, Any]) -> Spelling | None:
     return None
 
 
-def _steps(part: Any) -> Iterator[dict[str, Any]]:
+def steps_of(part: Any) -> Iterator[dict[str, Any]]:
     """Yield the steps of a normalizer, pre-tokenizer or decoder."""
     if part:
         inner = [value for value in part.values() if isinstance(value, list)]
         if part["type"] == "Sequence":
             for step in inner[0]:
-                yield from _steps(step)
+                yield from steps_of(step)
         else:
             yield part
 
 
-def _finished(document: dict[str, Any]) -> dict[str, Any]:
+def finished(document: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of a tokenizer that ends every text with `EOS`, and matches no special."""
     return {
         "version": "1.0",

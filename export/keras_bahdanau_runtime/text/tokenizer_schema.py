@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from keras_bahdanau_runtime.errors import RunError, require
 from keras_bahdanau_runtime.ids import EOS, SPECIAL
 from keras_bahdanau_runtime.text.charsmap import CharacterMap
+from keras_bahdanau_runtime.text.pieces import WORD_END
 
 MAX_FILE_BYTES = 2**28
 # The library allocates memory for the requested size, and aborts the process if that fails.
@@ -177,7 +178,7 @@ _MODELS: dict[str, dict[str, _Check]] = {
         "unk_token": _is_optional_text,
         "dropout": _is_nothing,
         "continuing_subword_prefix": _is_empty,
-        "end_of_word_suffix": _is_empty,
+        "end_of_word_suffix": lambda value: _is_empty(value) or value == WORD_END,
         "fuse_unk": _is_bool,
         "byte_fallback": _is_bool,
         "ignore_merges": _is_bool,

@@ -256,6 +256,114 @@ def test_files_of_old_versions_and_other_types_have_the_same_weights(tmp_path, d
     np.testing.assert_array_equal(model.target_embedding.get_weights()[0][4:], weight[4:])
 
 
+# --- Raw texts ------------------------------------------------------------------------------------
+
+# Merges that split "cat" into "ca@@ t", "Kater" into "Kat@@ er" and make no other word smaller.
+SOURCE_MERGES = "c a|r e|re d</w>|s e|se e|see s</w>|t h|th e</w>|d o|do g</w>"
+TARGET_MERGES = (
+    "K a|Ka t|e r</w>|e i|ei n</w>|r o|ro t|rot er</w>|s i|si e|sie h|sieh t</w>|d e|de n</w>"
+)
+RAW = [text.replace("@@ ", "") for text in TEXTS]
+
+
+def write_codes(path, merges):
+    path.write_text("\n".join(["#version: 0.2", *merges.split("|"), ""]), encoding="utf-8")
+    return path
+
+
+def translations(model, texts):
+    found = model.translate(texts, search=GreedySearch(), max_length=STEPS)
+    return [(each.text, each.tokens, each.source_tokens) for each in found]
+
+
+def check_raw_texts(raw, split):
+    """Raw texts have the ids and translations of split ones."""
+    assert raw.tokenizer.encode_sources(RAW) == split.tokenizer.encode_sources(TEXTS)
+    assert translations(raw, RAW) == translations(split, TEXTS)
+
+
+def test_opennmt_models_with_codes_take_raw_texts(tmp_path):
+    _, split = make_onmt(tmp_path)
+    source = write_codes(tmp_path / "codes.en", SOURCE_MERGES)
+    target = write_codes(tmp_path / "codes.de", TARGET_MERGES)
+    raw = import_opennmt(tmp_path / "model.pt", source, str(target))
+    check_raw_texts(raw, split)
+    targets = ["roter Kater sieht den", "ein Kater"]
+    pieces = [text.replace("Kater", "Kat@@ er") for text in targets]
+    assert raw.tokenizer.encode_targets(targets) == split.tokenizer.encode_targets(pieces)
+
+
+def test_files_that_the_options_name_split_texts(tmp_path, caplog):
+    """The file is in the folder of the checkpoint, or at the path of the options."""
+    caplog.set_level("INFO", "keras_bahdanau")
+    model = OpenNMT(onmt_options())
+    checkpoint = model.checkpoint()
+    target = write_codes(tmp_path / "codes.de", TARGET_MERGES)
+    corpora = {"all": {"transforms": ["bpe", "filtertoolong", "onmt_tokenize"]}, "valid": {}}
+    files = {"src_subword_model": "elsewhere/codes.en", "tgt_subword_model": str(target)}
+    vars(checkpoint["opt"]).update(transforms=["filtertoolong"], data=corpora, **files)
+    (tmp_path / "onmt").mkdir()
+    torch.save(checkpoint, tmp_path / "onmt/model.pt")
+    split = import_opennmt(tmp_path / "onmt/model.pt", target_tokenizer="none")
+    assert [record.getMessage() for record in caplog.records] == [
+        "The transforms of OpenNMT-py are filtertoolong, bpe, onmt_tokenize.",
+        "Source texts must be split as OpenNMT-py did, by elsewhere/codes.en. For raw texts pass "
+        "this file as --source-tokenizer.",
+        "OpenNMT-py also changed them by onmt_tokenize. Change them as well.",
+        f"Target texts must be split as OpenNMT-py did, by {target}. For raw texts pass this file "
+        "as --target-tokenizer.",
+        "OpenNMT-py also changed them by onmt_tokenize. Change them as well.",
+    ]
+    source = write_codes(tmp_path / "onmt/codes.en", SOURCE_MERGES)
+    caplog.clear()
+    raw = import_opennmt(tmp_path / "onmt/model.pt")
+    assert f"Source texts are raw: {source} splits them." in caplog.messages
+    assert f"Target texts are raw: {target} splits them." in caplog.messages
+    check_raw_texts(raw, split)
+
+
+def test_joeynmt_and_fairseq_models_name_the_files_of_their_texts(tmp_path, caplog):
+    caplog.set_level("INFO", "keras_bahdanau")
+    config = joey_config()
+    write_joey(tmp_path / "joey", config)
+    split = import_joeynmt(tmp_path / "joey")
+    for name, merges in (("codes.en", SOURCE_MERGES), ("codes.de", TARGET_MERGES)):
+        write_codes(tmp_path / "joey" / name, merges)
+    kind = {"level": "bpe", "tokenizer_type": "subword-nmt"}
+    sides = {
+        side: kind | {"tokenizer_cfg": {"codes": f"data/{name}", "pretokenizer": "none"}}
+        for side, name in (("src", "codes.en"), ("trg", "codes.de"))
+    }
+    sides["src"] |= {"lowercase": True}
+    (tmp_path / "joey/config.yaml").write_text(json.dumps({"model": config, "data": sides}))
+    check_raw_texts(import_joeynmt(tmp_path / "joey"), split)
+    assert "JoeyNMT also changed them by lowercase. Change them as well." in caplog.messages
+
+    model = Fairseq(bidirectional=False, layers=1, projected=False, shared=False)
+    checkpoint = model.checkpoint()
+    codes = write_codes(tmp_path / "codes", SOURCE_MERGES)
+    checkpoint["cfg"] |= {"bpe": {"_name": "subword_nmt", "bpe_codes": str(codes)}}
+    checkpoint["cfg"] |= {"tokenizer": {"_name": "moses"}}
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    files = tmp_path / "checkpoint.pt", write_dictionaries(tmp_path, model)
+    raw = import_fairseq(*files, target_tokenizer="none")
+    check_raw_texts(raw, import_fairseq(*files, "none", "none"))
+    assert "fairseq also changed them by tokenizer 'moses'. Change them as well." in caplog.messages
+
+
+def test_files_that_cannot_split_texts_are_refused(tmp_path):
+    make_onmt(tmp_path)
+    path = tmp_path / "model.pt"
+    refused("`source_tokenizer` must be a SentencePiece model", import_opennmt, path, "no.model")
+    (tmp_path / "spm.model").write_bytes(b"\x0a\xff")
+    message = "spm.model: expected a SentencePiece model.* Pass `none` as the tokenizer"
+    refused(message, import_opennmt, path, "none", tmp_path / "spm.model")
+    codes = write_codes(tmp_path / "codes", SOURCE_MERGES)
+    copying = CopyingOpenNMT(onmt_options(layers=1, copy=True, copy_attention="mlp"))
+    torch.save(copying.checkpoint(), path)
+    refused("must be none for a model with copy_attn", import_opennmt, path, codes)
+
+
 # --- What cannot be imported ----------------------------------------------------------------------
 
 
@@ -557,12 +665,18 @@ def invoke(*arguments):
 
 def test_the_command_writes_a_run(tmp_path):
     model = write_joey(tmp_path / "joey", joey_config())
-    result = invoke("joeynmt", tmp_path / "joey", "-o", tmp_path / "run")
+    codes = write_codes(tmp_path / "codes", SOURCE_MERGES)
+    result = invoke(
+        "joeynmt", tmp_path / "joey", "-o", tmp_path / "run", "--source-tokenizer", codes
+    )
     assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert f"Source texts are raw: {codes} splits them." in lines
+    assert "Target texts must be split as for JoeyNMT." in lines
     assert sorted(os.listdir(tmp_path / "run")) == ["best.keras", "tokenizer.json"]
     text = TEXTS[0]
     [translation] = load_best(tmp_path / "run").translate(
-        [text], search=GreedySearch(), max_length=STEPS
+        [RAW[0]], search=GreedySearch(), max_length=STEPS
     )
     expected = " ".join(model.greedy(text.split(), STEPS))
     assert translation.text == expected.replace("@@ ", "").removesuffix("@@")
