@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import json
 import random
 import re
 import shutil
@@ -343,6 +344,36 @@ def test_copied_words_have_the_ids_and_texts_of_the_library(
     assert received == expected
 
 
+SENTENCEPIECE = FILES / "sentencepiece"
+SENTENCES = json.loads((SENTENCEPIECE / "expected.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("model", SENTENCES)
+def test_sentencepiece_in_the_browser_gives_the_ids_of_the_library(page, sites, model):
+    """Unigram with and without pieces of several words, BPE with bytes, and rules of characters."""
+    texts = [*random_texts(), *(text for text, *_ in SENTENCES[model]["texts"])]
+    check_tokenizer_in_browser(page, sites, Tokenizer.load(SENTENCEPIECE / f"{model}.model"), texts)
+
+
+def test_files_of_toolkits_in_the_browser_give_the_ids_of_the_library(page, sites, tmp_path):
+    """Pieces that the vocabulary lacks are unknown or split, and others are only decoded."""
+    merges = ["#version: 0.2", "a n</w>", "m an</w>", "b a", "ba l", "bal l</w>", "F u", "Fu ß"]
+    (tmp_path / "codes").write_text("\n".join(merges), encoding="utf-8")
+    pieces = ["ball", "Fuß@@", "man", "x@@", "b@@", "a@@", "ist", "é@@", "<unk>", "_ _"]
+    texts = [*random_texts(), "Fußball man", " xman  bal", "Fußb", "é éa ist ba", "Fuß ball "]
+    texts += [text for text, *_ in SENTENCES["bpe"]["texts"]]
+    for model, vocabulary in (("unigram", ["never", "A"]), ("bpe", ["▁dogs!"]), ("codes", pieces)):
+        path = tmp_path / "codes"
+        if model != "codes":
+            path = SENTENCEPIECE / f"{model}.model"
+            loaded = Tokenizer.load(path).source
+            names = [loaded.id_to_token(index) for index in range(4, loaded.get_vocab_size(), 2)]
+            vocabulary = [*vocabulary, *(name for name in reversed(names) if " " not in name)]
+        for splits_missing in (False, True):
+            tokenizer = Tokenizer.from_toolkit(path, vocabulary, splits_missing)
+            check_tokenizer_in_browser(page, sites, tokenizer, texts)
+
+
 def random_texts():
     chosen = random.Random(3)
     texts = ["".join(chosen.choices(SCRIPTS, k=chosen.randint(1, 12))) for _ in range(400)]
@@ -538,7 +569,16 @@ def test_artifact_of_another_tokenizer_is_refused(tmp_path):
     artifact = make(tmp_path / "artifact")  # its tokenizer splits words in another way
     error = refusal(artifact, tmp_path / "site")
     assert isinstance(error, UnsupportedArtifactError)
-    assert "the tokenizer is one of another library" in str(error)
+    assert "a site cannot run the tokenizer" in str(error)
+
+
+def test_artifact_with_a_sentencepiece_model_is_accepted(tmp_path):
+    document = Tokenizer.load(SENTENCEPIECE / "bpe.model")._document()
+    size = len(document["source"]["model"]["vocab"])
+    artifact = make(
+        tmp_path / "artifact", document=document, vocabulary={"source": size, "target": size}
+    )
+    assert "folder of onnxruntime-web" in str(refusal(artifact, tmp_path / "site"))
 
 
 def test_artifact_without_a_tokenizer_is_refused(tmp_path):

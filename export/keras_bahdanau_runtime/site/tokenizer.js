@@ -1,4 +1,5 @@
-// The byte-level tokenizers of `Tokenizer.train` in JavaScript: the same ids, and the same texts.
+// The tokenizers of `Tokenizer.train`, of SentencePiece and of subword-nmt in JavaScript: the same ids,
+// and the same texts.
 
 const PAD = 0, UNK = 1, BOS = 2, EOS = 3;
 const SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"];
@@ -19,38 +20,112 @@ let others = 0;
 const LETTERS = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(isPrintable(byte) ? byte : 0x100 + others++));
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
+// Steps of tokenizers of SentencePiece and subword-nmt; see text/tokenizer_import.py. The regular
+// expressions are written in another way than in the file.
+const META_SPACE = "\u2581", WORD_END = "</w>";
+const EXPRESSIONS = { " {2,}": / {2,}/g, "\\A | \\z": /^ | $/g, "(?<!\u2581)\u2581+\\z": /(?<!\u2581)\u2581+$/ };
+const SPLITS = {
+  MergedWithNext: (part, mark) => part.match(new RegExp(`${mark}[^${mark}]+|${mark}|[^${mark}]+`, "gu")) ?? [],
+  Isolated: (part, mark) => part.split(mark).flatMap((rest, index) => index ? [mark, rest] : [rest]).filter(Boolean),
+  Removed: (part, mark) => part.split(mark).filter(Boolean),
+};
+const BYTE_PIECE = /^<0x([0-9A-F]{2})>$/;
+const UNKNOWN_PENALTY = 10; // of the score of an unknown character, below the lowest one of a piece
+
 const toBytes = (text) => new TextEncoder().encode(text);
 const toLetters = (text) => Array.from(toBytes(text), (byte) => LETTERS[byte]);
 const withoutSpace = (part) => part.replace(/^ /, "");
+const stepsOf = (step, name) => step === null ? [] : step[name] ?? [step];
+
+/** The rules of SentencePiece that replace characters; see text/charsmap.py. */
+class CharacterMap {
+  /** `charsmap` is a double-array trie of keys, and their values, in base64. */
+  constructor(charsmap) {
+    const contents = Uint8Array.from(atob(charsmap), (character) => character.charCodeAt(0));
+    const view = new DataView(contents.buffer), size = view.getUint32(0, true);
+    this.units = Uint32Array.from({ length: size / 4 }, (_, index) => view.getUint32(4 + 4 * index, true));
+    this.values = contents.subarray(4 + size);
+  }
+
+  /** Returns the place of the children of a node, a byte of which leads to each of them. */
+  base(node) {
+    const unit = this.units[node];
+    return node ^ ((unit >>> 10) << ((unit & 512) >>> 6));
+  }
+
+  /** Returns a text in which the longest key at each place is replaced. */
+  replace(text) {
+    const bytes = toBytes(text), parts = [];
+    const isContinued = (place) => (bytes[place] & 0xc0) === 0x80; // within a character
+    for (let start = 0; start < bytes.length;) {
+      let end = start + 1, value = null;
+      while (isContinued(end)) end++;
+      let base = this.base(0);
+      for (let place = start; place < bytes.length; place++) {
+        const node = base ^ bytes[place], unit = this.units[node];
+        if (unit === undefined || unit >= 2 ** 31 || (unit & 255) !== bytes[place]) break;
+        base = this.base(node);
+        if (unit >>> 8 & 1 && !isContinued(place + 1)) {
+          end = place + 1;
+          value = this.units[base] & 0x7fffffff;
+        }
+      }
+      parts.push(value === null ? bytes.subarray(start, end) : this.values.subarray(value, this.values.indexOf(0, value)));
+      start = end;
+    }
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    return parts.map((part) => decoder.decode(part)).join("");
+  }
+}
 
 /** The vocabulary of one language. */
 class Side {
   /** `document` is a language of tokenizer.json; `spelling` that of its pieces, if the file has one. */
   constructor(document, spelling) {
-    const steps = (step, name) => step === null ? [] : step[name] ?? [step];
-    const normalizers = steps(document.normalizer, "normalizers").map(({ type }) => type);
-    const patterns = steps(document.pre_tokenizer, "pretokenizers").map(({ pattern }) => pattern?.Regex);
-    this.form = normalizers.find((type) => /^NF(K?C|D)$/.test(type));
-    this.addsSpace = normalizers.includes("Prepend");
-    this.parts = patterns.map((pattern) => PATTERNS[pattern]).find(Boolean);
+    this.normalizers = stepsOf(document.normalizer, "normalizers");
+    this.splits = stepsOf(document.pre_tokenizer, "pretokenizers");
+    const types = this.normalizers.map(({ type }) => type);
+    this.form = types.find((type) => /^NF(K?C|D)$/.test(type));
+    this.addsSpace = types.includes("Prepend");
+    this.parts = this.splits.map(({ pattern }) => PATTERNS[pattern?.Regex]).find(Boolean);
+    this.kind = spelling?.kind ?? "byte-level";
+    this.isLearned = this.kind === "byte-level";
+    this.endsWords = this.kind === "word-ends"; // whether a space is at the end of a word's last piece
+    this.characters = spelling?.charsmap ? new CharacterMap(spelling.charsmap) : null;
+    this.replacements = spelling?.replacements ?? null; // ids instead of each of the last ids
     this.stripsSpace = spelling?.strips_space ?? true; // whether texts lose their first space
     this.hasColumns = spelling?.has_columns ?? false;
     this.unknown = spelling?.mark === "" ? ` ${SPECIAL[UNK]}` : SPECIAL[UNK]; // symbols have spaces
-    this.ids = new Map(Object.entries(document.model.vocab));
+    if (this.endsWords) this.unknown += " ";
+    const { type, vocab, merges, end_of_word_suffix: suffix, fuse_unk, byte_fallback } = document.model;
+    this.suffix = suffix ?? "";
+    this.fusesUnknown = fuse_unk ?? true;
+    this.fallsBack = byte_fallback ?? false;
+    this.scores = type === "Unigram" ? vocab.map(([, score]) => score) : null;
+    this.lowest = this.scores?.reduce((lowest, score) => Math.min(lowest, score), Infinity);
+    this.ids = new Map(type === "Unigram" ? vocab.map(([piece], id) => [piece, id]) : Object.entries(vocab));
+    this.longestName = [...this.ids.keys()].reduce((longest, piece) => Math.max(longest, piece.length), 0);
     this.pieces = [];
-    for (const [piece, id] of this.ids) {
-      this.pieces[id] = piece[0] === MARK
-        ? toBytes(piece.slice(1))
-        : Uint8Array.from(piece, (letter) => BYTES.get(letter));
-    }
+    for (const [piece, id] of this.ids) this.pieces[id] = this.bytesOf(piece);
+    this.pieces.length -= this.replacements?.length ?? 0;
     this.longest = this.pieces.reduce((longest, piece, id) => id in SPECIAL ? longest : Math.max(longest, piece.length), 0);
     // Rank and id of each pair of ids that is merged.
-    this.merges = document.model.type === "BPE" ? new Map() : null;
-    (document.model.merges ?? []).forEach((merge, rank) => {
+    this.merges = type === "BPE" ? new Map() : null;
+    (merges ?? []).forEach((merge, rank) => {
       const [left, right] = typeof merge === "string" ? merge.split(" ") : merge;
       this.merges.set(this.pair(this.ids.get(left), this.ids.get(right)), [rank, this.ids.get(left + right)]);
     });
     this.cache = new Map();
+  }
+
+  /** Returns the bytes of a piece of the vocabulary; see text/pieces.py. */
+  bytesOf(piece) {
+    if (this.isLearned) return piece[0] === MARK ? toBytes(piece.slice(1)) : Uint8Array.from(piece, (letter) => BYTES.get(letter));
+    if (this.replacements && piece[0] === " ") piece = piece.slice(1);
+    else if (piece.includes(" ")) return toBytes(""); // part of no text
+    if (this.endsWords) return toBytes(piece.endsWith(WORD_END) ? `${piece.slice(0, -WORD_END.length)} ` : piece);
+    const [, byte] = piece.match(BYTE_PIECE) ?? [];
+    return byte ? Uint8Array.of(parseInt(byte, 16)) : toBytes(piece.replaceAll(META_SPACE, " "));
   }
 
   pair(left, right) {
@@ -59,6 +134,7 @@ class Side {
 
   /** Returns the parts of a text, whose pieces are found one part at a time, and the symbols of later columns. */
   split(text) {
+    if (!this.isLearned) return { parts: this.splitByFile(text), symbols: [] };
     if (this.form) text = text.normalize(this.form);
     const tab = this.hasColumns ? text.indexOf("\t") : -1;
     const symbols = tab < 0 ? [] : text.slice(tab).match(SYMBOL);
@@ -70,6 +146,16 @@ class Side {
     return { parts, symbols };
   }
 
+  /** Returns the parts of a text by the steps of SentencePiece or subword-nmt. */
+  splitByFile(text) {
+    if (this.characters) text = this.characters.replace(text);
+    for (const { type, prepend, pattern, content } of this.normalizers) {
+      if (type === "Prepend") text = text && prepend + text;
+      else text = pattern.String === undefined ? text.replace(EXPRESSIONS[pattern.Regex], content) : text.replaceAll(pattern.String, content);
+    }
+    return this.splits.reduce((parts, { pattern, behavior }) => parts.flatMap((part) => SPLITS[behavior](part, pattern.String)), text ? [text] : []);
+  }
+
   /**
    * Returns the ids of a text, the last of which is the end of the sentence. `numbered` has the ids
    * of numbered words, which are unknown to the vocabulary.
@@ -79,7 +165,7 @@ class Side {
     const known = parts.map((part) => this.encodePart(part));
     const ids = numbered.size
       ? known.map(([id], index) => id === UNK ? numbered.get(withoutSpace(parts[index])) ?? UNK : id)
-      : known.flat();
+      : this.replaced(known.flat());
     return [...ids, ...symbols.map((symbol) => this.ids.get(MARK + symbol) ?? UNK), EOS];
   }
 
@@ -91,11 +177,63 @@ class Side {
   encodePart(part) {
     if (!this.cache.has(part)) {
       if (this.cache.size === MAX_CACHED_PARTS) this.cache.clear();
-      const letters = toLetters(part);
-      const ids = this.merges ? this.merge(letters.map((letter) => this.ids.get(letter))) : [this.ids.get(letters.join("")) ?? UNK];
-      this.cache.set(part, ids);
+      this.cache.set(part, this.isLearned ? this.encodeLetters(toLetters(part)) : this.scores ? this.likeliest(part) : this.merge(this.characterIds(part)));
     }
     return this.cache.get(part);
+  }
+
+  encodeLetters(letters) {
+    return this.merges ? this.merge(letters.map((letter) => this.ids.get(letter))) : [this.ids.get(letters.join("")) ?? UNK];
+  }
+
+  /** Returns ids in which those that only split text are replaced by ids of the model. */
+  replaced(ids) {
+    const first = this.pieces.length;
+    return this.replacements?.length ? ids.flatMap((id) => id < first ? [id] : this.replacements[id - first]) : ids;
+  }
+
+  /** Returns the ids of a text without a piece: those of its bytes, or the unknown one. */
+  unknownIds(text) {
+    const ids = this.fallsBack ? Array.from(toBytes(text), (byte) => this.ids.get(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`)) : [];
+    return ids.length && !ids.includes(undefined) ? ids : [UNK];
+  }
+
+  /** Returns the ids of the characters of a part, before merges. */
+  characterIds(part) {
+    const characters = [...part], ids = [];
+    characters.forEach((character, index) => {
+      const id = this.ids.get(index === characters.length - 1 ? character + this.suffix : character);
+      const added = id === undefined ? this.unknownIds(character) : [id];
+      if (!(this.fusesUnknown && added[0] === UNK && ids.at(-1) === UNK)) ids.push(...added);
+    });
+    return ids;
+  }
+
+  /** Returns the ids of the pieces of a part whose scores have the largest sum. */
+  likeliest(part) {
+    const best = [{ score: 0, start: 0, id: null }]; // of the pieces before each place of the part
+    const add = (end, candidate) => { if (!best[end] || candidate.score > best[end].score) best[end] = candidate; };
+    let start = 0;
+    for (const character of part) {
+      let isKnown = false;
+      for (let end = start + 1; end <= Math.min(part.length, start + this.longestName); end++) {
+        const id = this.ids.get(part.slice(start, end));
+        if (id === undefined) continue;
+        add(end, { score: this.scores[id] + best[start].score, start, id });
+        if (end === start + character.length) isKnown = true;
+      }
+      const end = start + character.length;
+      if (!isKnown) add(end, { score: this.lowest - UNKNOWN_PENALTY + best[start].score, start, id: UNK });
+      start = end;
+    }
+    const ids = [];
+    for (let end = part.length; end > 0;) {
+      let { id, start } = best[end];
+      while (id === UNK && start > 0 && best[start].id === UNK) start = best[start].start; // one unknown piece
+      ids.push(id === UNK ? this.unknownIds(part.slice(start, end)) : [id]);
+      end = start;
+    }
+    return ids.reverse().flat();
   }
 
   /** Merges the pair with the lowest rank, the leftmost one of equal pairs, until none is left. */
@@ -159,6 +297,7 @@ class Side {
     const pieces = this.piecesWith(words);
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     const tokens = [];
+    let space = ""; // after the last word, in front of the next one
     // An incomplete character belongs to the piece before.
     const end = () => { if (tokens.length) tokens[tokens.length - 1] += decoder.decode(); };
     for (const id of ids) {
@@ -168,6 +307,11 @@ class Side {
         if (id !== PAD && id !== BOS) text = id === EOS ? SPECIAL[EOS] : this.unknown;
       } else {
         text = decoder.decode(pieces[id], { stream: true });
+      }
+      if (this.endsWords && id !== EOS) {
+        text = space + text;
+        space = text.endsWith(" ") ? " " : "";
+        text = text.slice(0, text.length - space.length);
       }
       tokens.push(this.stripsSpace && !tokens.length ? text.replace(/^ /, "") : text);
     }
