@@ -164,7 +164,9 @@ def test_figures_on_several_pages_are_those_of_the_table_of_their_benchmark():
     [section] = re.findall(r"^## Attention with many queries\n(.*?)^## ", benchmarks, re.M | re.S)
     rows = re.findall(r"^\| \w+ \| .* \| ([\d.]+)x \| .* \| ([\d.]+)x \|$", section, re.M)
     assert len(rows) == 3  # a backend each
-    time, memory = (f"{min(column)}{{0}} to {max(column)}{{0}}" for column in zip(*rows, strict=True))
+    time, memory = (
+        f"{min(column)}{{0}} to {max(column)}{{0}}" for column in zip(*rows, strict=True)
+    )
     ratios = f"{time} of the time, {memory} of the memory"
     assert f"| {ratios.format('x')} |" in benchmarks
     assert f"| {ratios.format('')} |" in readme and f"| {ratios.format('')} |" in results
