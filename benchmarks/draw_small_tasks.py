@@ -53,6 +53,8 @@ SUMMARIES = {
     "inflection": GROUPS["inflection-high"],
     "inflection, few pairs": GROUPS["inflection-medium"],
 }
+# For readers with a dark theme: inverted lightness with the same hues.
+DARK = "\n@media (prefers-color-scheme: dark) { svg { filter: invert(0.92) hue-rotate(180deg) } }"
 _BLOCK = re.compile(r"(?<=<!-- small tasks: )(\w+) -->\n.*?(?=<!-- end of small tasks -->)", re.S)
 
 
@@ -182,6 +184,7 @@ def draw(errors, path):
             [tick for k, tick in enumerate(ticks) if not k or tick > 1.3 * ticks[k - 1]]
         )
         axes.legend()
+    path.write_text(path.read_text("utf-8").replace("</style>", f"{DARK}</style>", 1), "utf-8")
 
 
 def blocks(figures, curve_set):

@@ -18,6 +18,8 @@ COLORS = {
     "white": ("#ffffff", "#757575"),
 }
 INK, LINE = "#111827", "#374151"
+# Inverted lightness with the same hues, for readers with a dark theme.
+DARK = "@media (prefers-color-scheme: dark) { svg { filter: invert(0.92) hue-rotate(180deg) } }"
 
 
 class Figure:
@@ -86,7 +88,7 @@ class Figure:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" '
             f'width="{WIDTH}" height="{self.height}" role="img" '
             'font-family="system-ui, -apple-system, Segoe UI, Roboto, sans-serif">\n'
-            f"<title>{escape(self.title)}</title>\n"
+            f"<title>{escape(self.title)}</title>\n<style>{DARK}</style>\n"
             '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
             f'markerHeight="7" orient="auto"><path d="M0,0 L10,5 L0,10 z" fill="{LINE}"/>'
             "</marker></defs>\n"
