@@ -2,13 +2,15 @@
 
 python docs/check_in_browser.py docs/_build/html
 
-A page may not scroll horizontally at the width of a phone. Wide tables and code scroll on their
-own. Text has a contrast of at least 4.5 to its background in the light and in the dark theme.
+A page may not scroll horizontally, neither at the width of a desktop nor at that of a phone. Wide
+tables scroll on their own, with a scroll bar that is visible. Code does so on a phone only. Text
+has a contrast of at least 4.5 to its background. All of this is checked in both themes.
 The script checks nothing, and prints a message, if Chromium or Playwright is missing.
 """
 
 import functools
 import http.server
+import itertools
 import shutil
 import sys
 import threading
@@ -22,16 +24,31 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 # Returns a description of everything that ends to the right of the window, but not of its children
-# and not of what is inside of an element that scrolls.
-_TOO_WIDE = """() => {
+# and not of what is inside of an element that scrolls; and of everything that is cut: its contents
+# are wider than itself, and it has no scroll bar that is visible, or it is code on a desktop.
+_TOO_WIDE = """(isDesktop) => {
   const width = document.documentElement.clientWidth
   const isWide = (element) => element.getBoundingClientRect().right > width + 1
   const scrolls = (element) => /auto|scroll/.test(getComputedStyle(element).overflowX)
-  const found = document.documentElement.scrollWidth > width ? ["the page"] : []
+  const found = []
+  if (document.documentElement.scrollWidth > width) found.push("the page is wider than the window")
+  const hasScrollBar = (element, style) => {
+    const borders = parseFloat(style.borderTopWidth) + parseFloat(style.borderBottomWidth)
+    const isStyled = getComputedStyle(element, "::-webkit-scrollbar").height !== "auto"
+    const thumb = getComputedStyle(element, "::-webkit-scrollbar-thumb").backgroundColor
+    return element.offsetHeight - element.clientHeight - borders >= 1
+      && !(isStyled && thumb === "rgba(0, 0, 0, 0)")
+  }
+  const isCut = (element) => {
+    const style = getComputedStyle(element)
+    return style.overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1
+      && (!hasScrollBar(element, style) || isDesktop && element.localName === "pre")
+  }
   const visit = (element) => {
+    const text = element.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)
+    if (isCut(element)) found.push(`<${element.localName}> is cut: ${text}`)
     if (isWide(element)) {
-      const text = element.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)
-      found.push(`<${element.localName}> ${text}`)
+      found.push(`<${element.localName}> is wider than the window: ${text}`)
     } else if (!scrolls(element)) {
       [...element.children].forEach(visit)
     }
@@ -94,11 +111,15 @@ def serve(site: Path) -> Iterator[str]:
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
-    """Yield a headless Chromium."""
+    """Yield a headless Chromium that shows scroll bars."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox"],
+            ignore_default_args=["--hide-scrollbars"],
+        )
         try:
             yield browser
         finally:
@@ -141,14 +162,14 @@ def check_in_browser(site: Path) -> list[str]:
             page.set_viewport_size(DESKTOP)
             page.goto(f"{address}/{current}", wait_until="load")
             wait_for_demo(page)
-            for theme in ("dark", "light"):
+            for theme, size in itertools.product(("dark", "light"), (DESKTOP, PHONE)):
                 page.emulate_media(color_scheme=theme)
-                for text in page.evaluate(_TOO_PALE):
-                    report(f"has too little contrast in the {theme} theme: {text}")
-            for size in (DESKTOP, PHONE):
                 page.set_viewport_size(size)
-                for element in page.evaluate(_TOO_WIDE):
-                    report(f"is wider than {size['width']} pixels: {element}")
+                where = f"at {size['width']} pixels in the {theme} theme"
+                for text in page.evaluate(_TOO_PALE):
+                    report(f"{where}: too little contrast: {text}")
+                for text in page.evaluate(_TOO_WIDE, size is DESKTOP):
+                    report(f"{where}: {text}")
     print(f"{len(paths)} pages in Chromium, {len(problems)} problems")
     return problems
 

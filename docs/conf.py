@@ -24,6 +24,7 @@ repository_url = _README["substitutions"][-1]["replacement"]
 
 extensions = [
     "myst_nb",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -42,10 +43,11 @@ exclude_patterns = [
     "**/README.md",
 ]
 nitpicky = True
-# Annotations name types of other packages, whose pages are not part of this site, and four classes
-# of the runtime that are not public. Any other name without an entry fails the build.
+# Annotations name types of other packages, whose pages are not part of this site, and classes
+# that are not public. Any other name without an entry fails the build.
 nitpick_ignore_regex = [("py:class", r"(collections|keras|numpy|os|pathlib)\..+")]
 nitpick_ignore = [
+    ("py:class", "keras_bahdanau_runtime.calibration.LogisticModel"),
     ("py:class", "keras_bahdanau_runtime.manifest.Manifest"),
     ("py:class", "keras_bahdanau_runtime.search_settings.ManifestSearch"),
     ("py:class", "keras_bahdanau.data.choices.Choice"),
@@ -59,6 +61,11 @@ myst_heading_anchors = 4
 # Notebooks are scripts with "# %%" cells. `make notebooks` runs them.
 nb_custom_formats = {".py": "notebook_scripts.read"}
 nb_execution_mode = "off"
+
+# Copy buttons: of a session, the lines with a prompt, without it.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_copy_empty_lines = False
 
 # Docstrings
 autodoc_inherit_docstrings = False  # do not repeat what Keras documents
@@ -77,6 +84,7 @@ html_static_path = ["_static"]
 # The demo of the start page, which `make docs` writes.
 html_extra_path = [path for path in ["_build/extra"] if (DOCS / path).is_dir()]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_favicon = "_static/icon.svg"
 html_math_renderer = "mathml"
 html_show_sourcelink = html_copy_source = False

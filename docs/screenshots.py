@@ -1,4 +1,4 @@
-"""Take screenshots of the built site in Chromium: light, dark, and at the width of a phone.
+"""Take screenshots of the built site in Chromium: light and dark, on a desktop and a phone.
 
 python docs/screenshots.py docs/_build/html build/screenshots [PAGE ...]
 """
@@ -22,6 +22,7 @@ VIEWS = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
     "phone": {"viewport": PHONE, "color_scheme": "light", "device_scale_factor": 2},
+    "phone-dark": {"viewport": PHONE, "color_scheme": "dark", "device_scale_factor": 2},
 }
 
 

@@ -199,6 +199,8 @@ def test_links_lead_to_pages_or_to_the_repository(link, url, expected):
 
 PAGE = """<!doctype html><title>A page</title><meta name="viewport" content="width=device-width">
 <link rel="icon" href="data:,"><article>{}</article>"""
+WIDE = "<p style='width: 900px'>a</p>"
+NO_THUMB = "<style>div::-webkit-scrollbar { height: 9px }</style>"
 
 
 def write_site(folder, **pages):
@@ -228,10 +230,15 @@ def test_links_of_the_built_site_are_checked(tmp_path, body, problem):
     "body, problem",
     [
         ("<p>text <b>and more</b></p>", None),
-        ("<div style='overflow-x: auto'><p style='width: 900px'>a</p></div>", None),
-        ("<p style='width: 900px'>a</p>", "is wider than 390 pixels: <p> a"),
-        ("<div style='overflow: hidden'><p style='width: 900px'>a</p></div>", "390 pixels: <p> a"),
-        ("<p style='color: #777'>pale</p>", "too little contrast in the light theme: pale"),
+        (f"<div style='overflow-x: auto'>{WIDE}</div>", None),
+        (WIDE, "at 390 pixels in the light theme: <p> is wider than the window: a"),
+        ("<p style='width: 1300px'>a</p>", "at 1280 pixels in the dark theme: <p> is wider than"),
+        (f"<div style='overflow: hidden'>{WIDE}</div>", "<div> is cut: a"),
+        (f"<div style='overflow: auto; scrollbar-width: none'>{WIDE}</div>", "<div> is cut: a"),
+        (f"{NO_THUMB}<div style='overflow: auto'>{WIDE}</div>", "<div> is cut: a"),
+        (f"<pre style='overflow: auto'>{WIDE}</pre>", None),
+        ("<pre style='overflow: auto'><b style='margin: 640px'>a", "1280 pixels in the dark"),
+        ("<p style='color: #777'>pale</p>", "in the light theme: too little contrast: pale"),
         ("<p style='color: #767676'>less pale</p>", None),
         ("<script>console.error('a message')</script>", "index.html logs a message"),
         ("<script>throw Error('a message')</script>", "index.html raises a message"),

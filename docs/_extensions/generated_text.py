@@ -122,7 +122,6 @@ def _shortcuts(module: str) -> Iterator[str]:
 
 def _options(name: str) -> Iterator[str]:
     """Yield a table of the fields of an option class that are arguments or flags of commands."""
-    yield "{.names}"
     yield "| field | default | flag | |"
     yield "|---|---|---|---|"
     for option in dataclasses.fields(_resolve(name)):
@@ -167,7 +166,6 @@ def _rules() -> Iterator[str]:
 
 
 def _table(names: Iterator[str]) -> Iterator[str]:
-    yield "{.names}"
     yield "| name | |"
     yield "|---|---|"
     for name in names:
@@ -266,7 +264,6 @@ def _parameters(command: Any, parameters: list[Any]) -> Iterator[str]:
         members = panels[panel]
         yield f"**{panel}**"
         yield ""
-        yield "{.names}"
         yield "| name | default | |"
         yield "|---|---|---|"
         for parameter in members:
