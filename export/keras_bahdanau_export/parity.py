@@ -33,7 +33,8 @@ _TIE = 1e-4
 _NEAR_TIE = 1e-3
 _TOLERANCE = 1e-3  # for scores and alignment weights of a search
 _LOG_PROB_TOLERANCE = 1e-4  # for log-probabilities of given targets
-_LENGTHS = (7, 16, 64, 256)  # tried in turn for axes of dynamic size, until the model accepts one
+# Tried in turn for axes of dynamic size, until the model accepts one. Audio needs many samples.
+_LENGTHS = (7, 16, 64, 256, 2048)
 
 
 @dataclass(frozen=True)
@@ -355,7 +356,7 @@ def compare_calls(model, session, examples=3, seed=0):
 
     Floating-point inputs are normally distributed; their absolute values are used if the model
     returns NaN otherwise. Integers are 0 or 1, which are valid ids of any embedding. Axes of
-    dynamic size have the first of the sizes 7, 16, 64 and 256 that the model accepts.
+    dynamic size have the first of the sizes 7, 16, 64, 256 and 2,048 that the model accepts.
 
     Args:
         model: A functional or `Sequential` Keras model, on any backend.

@@ -70,8 +70,8 @@ def test_random_inputs_are_long_enough_and_finite_for_the_model(tmp_path):
     short = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(4, 2)(x)))
     with pytest.raises(ValueError, match=r"outputs of shapes \[\(None, 3\)\]. Received: .*4\)"):
         verify(short, tmp_path / "a")
-    long = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(3, 257)(x)))
-    with pytest.raises(ValueError, match=r"one of the sizes \(7, 16, 64, 256\)"):
+    long = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(3, 2049)(x)))
+    with pytest.raises(ValueError, match=r"one of the sizes \(7, 16, 64, 256, 2048\)"):
         verify(long, tmp_path / "a")
 
 
