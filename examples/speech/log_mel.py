@@ -22,10 +22,10 @@ class LogMel(keras.layers.Layer):
         audio: `(B, S)` float tensor.
 
     Returns:
-        `(B, S / hop, bands)` float tensor.
+        `(B, T, bands)` float tensor of the `T` frames that are completely inside of the audio.
     """
 
-    def __init__(self, bands=20, rate=4000, frame=160, hop=80, **kwargs):
+    def __init__(self, bands=32, rate=8000, frame=200, hop=100, **kwargs):
         super().__init__(**kwargs)
         self.bands, self.rate, self.frame, self.hop = bands, rate, frame, hop
 
@@ -34,12 +34,12 @@ class LogMel(keras.layers.Layer):
             ops.expand_dims(audio, -1),
             ops.convert_to_tensor(self._fourier_kernels()),
             strides=self.hop,
-            padding="same",
+            padding="valid",
             data_format="channels_last",
         )
         bins = self.frame // 2
         power = ops.square(spectrum[..., :bins]) + ops.square(spectrum[..., bins:])  # (B, T, bins)
-        return ops.log(ops.matmul(power, ops.convert_to_tensor(self._mel_filters())) + 1e-3)
+        return ops.log(ops.matmul(power, ops.convert_to_tensor(self._mel_filters())) + 1e-5)
 
     def _fourier_kernels(self):
         """Return windowed cosines and sines, `(frame, 1, 2 * bins)`."""
@@ -60,7 +60,7 @@ class LogMel(keras.layers.Layer):
 
     def compute_output_shape(self, audio_shape):
         batch, samples = audio_shape
-        frames = None if samples is None else -(-samples // self.hop)
+        frames = None if samples is None else (samples - self.frame) // self.hop + 1
         return (batch, frames, self.bands)
 
     def get_config(self):

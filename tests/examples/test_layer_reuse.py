@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from recordings import write_recordings
 
 from examples.classification import classify, messages
 from examples.common import parse_options, require_margin
@@ -14,8 +15,6 @@ from examples.forecasting import lstm
 from examples.forecasting.series import QUICK, Ridge, day_before, errors, read_series, windows
 from examples.hindi import translate
 from examples.hindi.phrases import FIXED, Phrase, grammar
-from examples.speech.log_mel import LogMel
-from examples.speech.synthetic_speech import edit_distance
 
 EXAMPLES = {
     "classification": ("classify", "classification.png"),
@@ -45,7 +44,11 @@ def module(name, part):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_quick_run_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]
-    data = [str(hourly_file(tmp_path / "data.csv"))] if name == "forecasting" else []
+    data = []
+    if name == "forecasting":
+        data = [str(hourly_file(tmp_path / "data.csv"))]
+    elif name == "speech":
+        data = [str(write_recordings(tmp_path / "recordings"))]
     figures = module(name, script).main([*data, "--quick", "--output", str(tmp_path)])
     assert len(figures) >= 2 and np.isfinite(list(figures.values())).all()
     assert (tmp_path / picture).stat().st_size > 1000
@@ -60,20 +63,6 @@ def test_a_missed_margin_ends_the_script(reached, margin):
         require_margin("figure", reached, 0.5, margin)
     with pytest.raises(SystemExit, match="figure"):
         require_margin("figure", 1 - reached, 0.5, margin)
-
-
-def test_the_log_mel_layer_has_its_peak_in_the_band_of_a_tone():
-    time = np.arange(800) / 4000
-    output = keras.ops.convert_to_numpy(LogMel()(np.sin(2 * np.pi * 500 * time)[None]))
-    assert output.shape == LogMel().compute_output_shape((1, 800))
-    mel = 2595 * np.log10(1 + np.array([500, 2000]) / 700)
-    band = 21 * mel[0] / mel[1] - 1  # the centers of 20 bands divide the scale into 21 parts
-    assert abs(output[0, 2:-2].mean(axis=0).argmax() - band) <= 0.5
-
-
-@pytest.mark.parametrize("text, count", [("", 3), ("abc", 0), ("axc", 1), ("bca", 2)])
-def test_edits_are_counted(text, count):
-    assert edit_distance(text, "abc") == count
 
 
 def test_hindi_agrees_with_its_noun():
