@@ -1,7 +1,7 @@
 """Intent classification with attention pooling, whose weights show the decisive words.
 
-Every message mentions several actions but requests only one of them, and only the words around the
-request tell which. The baseline is the same model with mean pooling.
+The data is generated: every message mentions several actions but requests only one of them, and
+only the words around the request tell which. The baseline is the same model with mean pooling.
 
     python -m examples.classification.classify
 """

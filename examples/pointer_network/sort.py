@@ -2,7 +2,8 @@
 
 At every step the weights are a distribution over the input positions, with its mode at the next
 larger number. There is one weight per number, so the network accepts lists of any length. The
-baseline, the same encoder and decoder with a softmax over ten positions, accepts ten at most.
+baseline, the same encoder and decoder with a softmax over ten positions, accepts ten at most. The
+lists are generated.
 
     python -m examples.pointer_network.sort
 """
