@@ -20,7 +20,7 @@ EXAMPLES = {
     "classification": ("classify", "classification.png"),
     "pointer_network": ("sort", "pointer.png"),
     "forecasting": ("forecast", "forecast.png"),
-    "captioning": ("caption", "caption.png"),
+    "handwriting": ("read_digits", "handwriting.png"),
     "hindi": ("translate", "hindi.png"),
     "speech": ("recognize", "speech.png"),
 }
