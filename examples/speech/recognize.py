@@ -36,6 +36,7 @@ TOKENS = ["<pad>", "<unk>", "<s>", "</s>", " ", *LETTERS]
 MAX_WORDS = 3  # of an utterance in training
 TRAINING_SAMPLES = 2 * SAMPLE_RATE
 DIGITS = 3  # of the spoken numbers for evaluation
+DATA = f"folder of the recordings, from {spoken_digits.ADDRESS}"
 MAX_LENGTH = DIGITS * 6  # letters, spaces and the end token
 SILENCE = 2 * SAMPLE_RATE // 5  # after an utterance
 ANNOTATION = 0.05  # seconds from one annotation to the next: the hop of LogMel and two strides of 2
@@ -162,8 +163,7 @@ def draw_picture(audio, text, weights, path):
 
 def main(arguments=None):
     """Train both models, transcribe unseen audio, draw a number and return the error rates."""
-    data = f"folder of the recordings, from {spoken_digits.ADDRESS}"
-    args = parse_options("speech", __doc__, arguments, data=data)
+    args = parse_options("speech", __doc__, arguments, data=DATA)
     epochs, steps, units = (1, 2, 8) if args.quick else (8, 60, 64)
     recordings = spoken_digits.read(args.data)
     training, unseen = spoken_digits.split(recordings, args.validation)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from recordings import write_recordings, write_wav
 
-from examples.speech import recognize, spoken_digits
+from examples.speech import new_speakers, recognize, spoken_digits
 from examples.speech.log_mel import LogMel
 from examples.speech.spoken_digits import Recording
 
@@ -78,3 +78,9 @@ def test_the_log_mel_layer_has_its_peak_in_the_band_of_a_tone():
     mel = 2595 * np.log10(1 + np.array([1000, 4000]) / 700)
     band = 33 * mel[0] / mel[1] - 1  # the centers of 32 bands divide the scale into 33 parts
     assert abs(output[0].mean(axis=0).argmax() - band) <= 0.5
+
+
+def test_each_speaker_is_left_out_once(tmp_path):
+    folder = write_recordings(tmp_path / "recordings")
+    rates = new_speakers.main([str(folder), "--quick", "--output", str(tmp_path)])
+    assert rates.keys() == {"anna", "bela"} and min(rates.values()) > 0
