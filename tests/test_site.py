@@ -71,7 +71,7 @@ def test_namespaces_and_commands_are_generated():
     kinds = [
         kind for path in REFERENCE.glob("*.md") for kind, _ in COMMENT.findall(page(path.stem))
     ]
-    assert {*kinds} == {"namespace", "options", "settings", "shortcuts", "commands"}
+    assert {*kinds} == {"namespace", "options", "settings", "shortcuts", "statuses", "commands"}
     assert kinds.count("commands") == 1
 
 

@@ -13,16 +13,13 @@ def test_files_are_translated_with_the_options_of_the_search(tmp_path):
     for folder in (source, output):
         folder.mkdir()
     (source / "a.txt").write_text("a man\n")
-    arguments = artifact, fingerprint(read_manifest(artifact)), source, output, {}
-    too_large = _FileTranslator(*arguments, {"beam_size": 3})({"name": "a.txt"})
+    arguments, row = (artifact, fingerprint(read_manifest(artifact)), output, {}), source / "a.txt"
+    too_large = _FileTranslator(*arguments, {"beam_size": 3})({"path": str(row)})
     assert "`beam_size` must be an int of at least 1 and at most 2" in too_large["reason"]
     assert not (output / "a.txt").exists()
-    options = {"beam_size": 1, "suppressed": ["on"]}
-    assert _FileTranslator(*arguments, options)({"name": "a.txt"})["reason"] == ""
-    assert (output / "a.txt").read_text() == "a man\n"
-    again = _FileTranslator(*arguments, options)
-    assert again({"name": "a.txt"})["reason"] == ""
-    (source / "a.txt").write_text("a dog\n")
-    assert "`source` must contain the rows" in again({"name": "a.txt"})["reason"]
+    translate = _FileTranslator(*arguments, {"beam_size": 1, "suppressed": ["on"]})
+    for text in ("a man\n", "a dog\n"):  # a changed file is translated again
+        row.write_text(text)
+        assert translate({"path": str(row)}) == {"name": "a.txt", "reason": ""}
+        assert (output / "a.txt").read_text() == text
     assert sorted(path.name for path in output.iterdir()) == [".a.txt.journal", "a.txt"]
-    assert (output / "a.txt").read_text() == "a man\n"
