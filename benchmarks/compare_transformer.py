@@ -4,20 +4,24 @@ The transformer learns the same pairs of Multi30k, split into the same pieces. O
 CTranslate2 have environments of their own: `ctranslate2` imports torch where it is installed, which
 would count as time of its start.
 
-    python -m venv onmt && onmt/bin/pip install "torch==2.2.*" OpenNMT-py==3.5.1 "ctranslate2>=4.8"
-    python -m venv ct2 && ct2/bin/pip install "ctranslate2>=4.8" tokenizers
+    python -m venv onmt
+    onmt/bin/pip install "torch==2.2.*" "numpy<2" OpenNMT-py==3.5.1 "ctranslate2>=4.8"
+    python -m venv ct2
+    ct2/bin/pip install "ctranslate2>=4.8" tokenizers
 
     python benchmarks/compare_transformer.py prepare RUN OUT --data DIR
-    onmt/bin/python benchmarks/compare_transformer.py train OUT
+    onmt/bin/python benchmarks/compare_transformer.py train OUT --bfloat16
     onmt/bin/python benchmarks/compare_transformer.py convert OUT
     python benchmarks/compare_transformer.py select OUT --python ct2/bin/python
     python benchmarks/compare_transformer.py measure OUT --python ct2/bin/python \
         float32=ARTIFACT int8=ARTIFACT transformer=OUT/best
 
 `prepare` writes the files of OpenNMT-py with the tokenizer of RUN, a folder of `keras-bahdanau
-train`. `select` chooses the checkpoint by BLEU on the validation set. `measure` runs everything in
-rounds, each translation in a new process on the given number of cores. DIR has the files of
-https://github.com/multi30k/dataset, data/task1/raw, decompressed.
+train`. `train` may be interrupted when the loss is low enough. `convert` converts its last
+checkpoints and means of them, and `select` chooses one by BLEU on the validation set. `measure`
+translates in rounds, each time in a new process. With `--length 16`, all outputs have 16 tokens, so
+the speed of a transformer that is not trained can be measured. DIR has the files of
+https://github.com/multi30k/dataset, data/task1/raw, decompressed. Linux only.
 """
 
 import argparse
@@ -127,12 +131,13 @@ def prepare(options):
 
 
 def train(options):
-    """Train on one thread in bfloat16, as `keras-bahdanau train` does, and print the seconds."""
+    """Train, and print the CPU seconds."""
     import torch
     from onmt.bin.train import main as onmt_train
 
     torch.set_num_threads(options.threads)
     sys.argv = ["onmt_train", "-config", str(options.output / "transformer.yaml")]
+    # A cache would keep the weights of the first step.
     with torch.autocast("cpu", torch.bfloat16, options.bfloat16, cache_enabled=False):
         onmt_train()
     print(f"{time.process_time():.0f} CPU seconds")
@@ -174,7 +179,7 @@ class Transformer:
     Args:
         folder: Folder of the converted model, with `tokenizer.json`.
         threads: Number of threads.
-        is_bulk: Whether each thread translates a batch of its own, or all work on one sentence.
+        is_bulk: Whether each thread translates one batch. Otherwise all threads share a sentence.
         length: Number of tokens of each output; `None` for outputs that end themselves.
     """
 
@@ -204,38 +209,48 @@ class Transformer:
         return self.tokenizer.decode_batch(ids)
 
 
+# Both kinds of models.
+
+
+def is_transformer(folder):
+    return Path(folder, "model.bin").exists()
+
+
+def translation(options, is_bulk):
+    """Open a model; return a function from texts to translations."""
+    if is_transformer(options.folder):
+        return Transformer(options.folder, options.threads, is_bulk, options.length).translate
+    from keras_bahdanau_runtime import Translator
+
+    counts = {"threads": 1, "parallel_batches": options.threads}
+    if not is_bulk:
+        counts = {"threads": options.threads}
+    translator = Translator(options.folder, **counts)
+    limits = {"min_length": options.length, "max_length": options.length}
+    return lambda texts: [best.text for best in translator.translate(texts, **limits)]
+
+
 def translate(options):
-    """Translate a file with CTranslate2."""
-    model = Transformer(options.folder, options.threads, True, options.length)
-    write_lines(options.target, model.translate(read_lines(options.source)))
+    """Translate a file."""
+    texts = read_lines(options.source)
+    write_lines(options.target, translation(options, is_bulk=True)(texts))
 
 
 def latency(options):
     """Translate single sentences, and print milliseconds of the clock and of the processor."""
-    if is_transformer(options.folder):
-        model = Transformer(options.folder, options.threads, False, options.length)
-        limits = {}
-    else:
-        from keras_bahdanau_runtime import Translator
-
-        model = Translator(options.folder, threads=1 if options.threads == 1 else None)
-        limits = {"min_length": options.length, "max_length": options.length}
+    translate_texts = translation(options, is_bulk=False)
     texts = read_lines(options.source)[:SINGLE]
-    model.translate(texts[:5], **limits)
+    translate_texts(texts[:5])
     wall, cpu = [], []
     for text in texts:
         began = time.perf_counter(), time.process_time()
-        model.translate([text], **limits)
+        translate_texts([text])
         wall.append(1000 * (time.perf_counter() - began[0]))
         cpu.append(1000 * (time.process_time() - began[1]))
     print(json.dumps({"wall": statistics.median(wall), "cpu": statistics.median(cpu)}))
 
 
 # Measurement.
-
-
-def is_transformer(folder):
-    return Path(folder, "model.bin").exists()
 
 
 def run_process(command, cores):
@@ -267,29 +282,12 @@ def run_process(command, cores):
     }
 
 
-def translate_file(python, folder, source, target, cores, length=None):
-    """Translate a file in a process of its own.
-
-    Args:
-        python: The interpreter of the environment with CTranslate2.
-        folder: Folder of an artifact, or of a model of CTranslate2.
-        source: Path of the sentences.
-        target: Path of the file to write.
-        cores: Number of cores and threads.
-        length: As for `Transformer`.
-
-    Returns:
-        The result of `run_process`.
-    """
-    target.unlink(missing_ok=True)
-    if is_transformer(folder):
-        command = [python, __file__, "translate", folder, source, target, "--threads", cores]
-        command += ["--length", length] if length else []
-    else:
-        command = [sys.executable, "-m", "keras_bahdanau_cli", "translate", folder, source]
-        command += ["--output", target]
-        command += ["--min-length", length, "--max-length", length] if length else []
-    return run_process(command, cores)
+def run_model(options, name, folder, files, cores):
+    """Run the command `translate` or `latency` with a model; return the result of `run_process`."""
+    python = options.python if is_transformer(folder) else sys.executable
+    command = [python, __file__, name, folder, *files, "--threads", cores]
+    length = getattr(options, "length", None)
+    return run_process([*command, *(["--length", length] if length else [])], cores)
 
 
 def scores(folder, part, hypotheses):
@@ -306,7 +304,7 @@ def select(options):
     folder, results = options.output, {}
     for model in sorted((folder / "int8").iterdir()):
         target = folder / "val.hypotheses"
-        translate_file(options.python, model, folder / "val.en", target, 1)
+        run_model(options, "translate", model, [folder / "val.en", target], 1)
         results[model] = scores(folder, "val", target)[0]
         print(f"{model.name:>12}: {results[model]:.2f} BLEU on the validation set", flush=True)
     shutil.rmtree(folder / "best", ignore_errors=True)
@@ -320,7 +318,8 @@ def measure_quality(options, models):
         quality[part] = {}
         for name, model in models.items():
             target = options.output / f"{part}.{name}.hypotheses"
-            translate_file(options.python, model, options.output / f"{part}.en", target, 1)
+            files = options.output / f"{part}.en", target
+            run_model(options, "translate", model, files, 1)
             quality[part][name] = scores(options.output, part, target)
     return quality
 
@@ -341,13 +340,10 @@ def measure(options):
         for row, rounds in rows.items():
             name, cores = row.rsplit(", ", 1)
             model, cores = Path(models[name]), int(cores)
-            target = options.output / "speed.hypotheses"
-            result = translate_file(options.python, model, source, target, cores, options.length)
+            files = source, options.output / "speed.hypotheses"
+            result = run_model(options, "translate", model, files, cores)
             del result["output"]
-            python = options.python if is_transformer(model) else sys.executable
-            command = [python, __file__, "latency", model, source, "--threads", cores]
-            command += ["--length", options.length] if options.length else []
-            single = json.loads(run_process(command, cores)["output"])
+            single = json.loads(run_model(options, "latency", model, [source], cores)["output"])
             rounds.append({**result, **{f"single_{key}": ms for key, ms in single.items()}})
         # A finished round is kept if the command is interrupted.
         text = json.dumps(document, indent=1) + "\n"
