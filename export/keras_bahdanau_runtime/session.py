@@ -56,6 +56,9 @@ _SHAPE_OPERATORS = frozenset(
 # batches that run at the same time: with two of two threads on two cores, 20 to 100 us cost 10 % of
 # the throughput of one thread each, 200 us and more 25 %. One batch alone needs at least 50 us.
 _SPIN_MICROSECONDS = "50"
+# Quota and period of the control group of this process, in microseconds; in a container those of
+# the container.
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _arena_lock = threading.Lock()
 _MAX_ARENA_BYTES = 2**62
 # onnxruntime can replace the arena of a process since 1.23, and limits the results of constant
@@ -66,10 +69,19 @@ _FOLDED_BYTES, _FOLDED_RATIO = 2**24, 32
 
 
 def available_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows
+    """Return the number of processor cores that this process may use.
+
+    On Linux these are the cores of its affinity, at most its CPU quota, such as the CPU limit of a
+    container, rounded up.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1  # macOS and Windows
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(FileNotFoundError):
+        quota, period = _CPU_QUOTA.read_text("ascii").split()
+        if quota != "max":
+            cores = min(cores, math.ceil(int(quota) / int(period)))
+    return cores
 
 
 # Execution providers.
@@ -230,6 +242,9 @@ def open_session(
     options = onnxruntime.SessionOptions()
     # Errors are raised. The log is needed only for the reason why a provider does not start.
     options.log_severity_level = 4 if names == [CPU] else 3
+    cores = available_cores()
+    if threads is None and cores < (os.cpu_count() or 1):
+        threads = cores  # onnxruntime would start a thread for each core of the machine
     if threads is not None:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)

@@ -87,7 +87,8 @@ class Translator:
             name, or a list of names or `(name, options)` pairs, is used exactly. Operators that run
             on the CPU although another provider was requested are logged, too.
         threads: int, threads of one operator. `None` lets onnxruntime use one for each physical
-            core, which is fastest for one batch after another. If it is set, waiting threads sleep
+            core, which is fastest for one batch after another; if this process may not use all
+            cores, it means one for each that it may use. If it is set, waiting threads sleep
             after 50 microseconds, so that several batches at once disturb each other less.
         timeout: float, seconds that one run of the graph may take. It limits what an untrusted
             artifact, or a batch that is too large, can block. `None` for no limit.

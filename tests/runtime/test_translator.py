@@ -346,6 +346,21 @@ def test_stepper_has_one_thread_unless_threads_are_set(tmp_path, monkeypatch):
     assert threads == [4, 1, 1, 3]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has control groups.")
+def test_threads_are_at_most_the_cpu_quota(artifact, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(session_module, "_CPU_QUOTA", tmp_path / "cpu.max")
+    threads = []
+    for quota, cores in ((None, 4), ("max 100000", 4), ("150000 100000", 2), ("800000 100000", 4)):
+        if quota is not None:
+            (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert session_module.available_cores() == cores
+        options = Translator(artifact).session.get_session_options()
+        threads.append(options.intra_op_num_threads)
+    assert threads == [0, 0, 2, 0]  # 0 lets onnxruntime decide
+
+
 def test_telemetry_is_off(artifact, tmp_path):
     """onnxruntime's telemetry writes events to a database in the home folder and uploads them."""
     run = f"""
