@@ -112,8 +112,6 @@ class RNNSearch(Seq2Seq):
         is_paper = initializer == "paper"
         dtype = kwargs.get("dtype")
         has_default_attention = attention is None
-        if has_default_attention:
-            attention = self._default_attention(units, attention_units, is_paper, dtype)
 
         def kernel():
             return keras.initializers.RandomNormal(stddev=0.01) if is_paper else "glorot_uniform"
@@ -148,7 +146,9 @@ class RNNSearch(Seq2Seq):
             ),
             decoder=AttentiveDecoder(
                 cell(),
-                attention,
+                self._default_attention(units, attention_units, is_paper, dtype)
+                if has_default_attention
+                else attention,
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
                 query_state="current" if conditional else "previous",
                 readout_state=readout_state,

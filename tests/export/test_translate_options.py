@@ -45,7 +45,6 @@ def texts_of(lists):
         {"length_penalty": 0, "coverage_penalty": 0.4},
         {"min_length": 5, "no_repeat_ngram": 1},
         {"repetition_penalty": 1.5, "disable_unknown": True},
-        {"suppressed": ["Hund", "#"]},
     ],
     ids=str,
 )
@@ -54,6 +53,14 @@ def test_options_for_all_texts(model, translator, options):
     lists = changed, translator.translate(TEXTS, n_best=2)
     changed, default = ([[(h.text, h.score) for h in row] for row in each] for each in lists)
     assert changed != default
+
+
+def test_suppressed_tokens_for_all_texts(model, translator):
+    [source, *_] = translator.tokenizer.encode_sources(TEXTS)
+    first = int(translator.translate_ids([source])["tokens"][0, 0, 0])
+    [[before, *_], *_] = translator.translate(TEXTS, n_best=2)
+    [[after, *_], *_] = assert_same(model, translator, max_length=9, suppressed=["Hund", first])
+    assert before.tokens[0] not in after.tokens
 
 
 def test_extreme_options_give_finite_scores(model, translator, sampling):
