@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import socket
+import http.client
 import sys
 import threading
 
@@ -155,17 +155,20 @@ def test_no_grpc_call_of_a_connection_that_stays_is_lost(artifact, monkeypatch):
 
 def test_a_request_on_an_idle_connection_is_accepted_until_it_closes(artifact, monkeypatch):
     monkeypatch.setattr(connection, "LAST_SECONDS", 60.0)
-    request = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n"
     with site({"copy": artifact}, drain_delay=0.001) as service:
-        address = service.web.base_url.host, service.web.base_url.port
-        with socket.create_connection(address, timeout=60) as client:
-            client.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert client.recv(2**16).startswith(b"HTTP/1.1 200 ")
+        client = http.client.HTTPConnection(
+            service.web.base_url.host, service.web.base_url.port, timeout=60
+        )
+        client.auto_open = False  # no second connection
+        with contextlib.closing(client):
+            client.connect()
+            client.request("GET", "/v2")
+            response = client.getresponse()
+            assert response.status == 200 and response.read()
             stopping = service.submit(service.service.stop())
             while not service.service._http.should_exit:
                 pass
-            client.sendall(request + b'{"text": "a b"}')
-            response = client.recv(2**16)
-            assert response.startswith(b"HTTP/1.1 200 ")
-            assert b"connection: close" in response.lower()
+            client.request("POST", "/translate", b'{"text": "a b"}')
+            response = client.getresponse()
+            assert (response.status, response.getheader("connection")) == (200, "close")
         assert stopping.result()
