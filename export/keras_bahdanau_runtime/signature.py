@@ -103,8 +103,8 @@ SCORE = Signature(
         Tensor("alignments", "float32", ("batch", "target_length", "source_length")),
     ),
 )
-# Of a model that copies: the share of each token that was copied from each source token. Artifacts
-# written before have no such output.
+# Models that copy also have the share of each token that was copied from each source token. Older
+# artifacts have no such output.
 SCORE_WITH_COPIES = replace(
     SCORE, outputs=(*SCORE.outputs, replace(SCORE.outputs[-1], name="copied"))
 )

@@ -40,8 +40,8 @@ class ClosedLoop(SequenceLayer):
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; a list for
             `MultiSourceAttention`.
         initial_state: First states of the cell, as in a call of the decoder.
-        known_inputs: `(B, steps, K)` float tensor, or `None`. What is known of each step in
-            advance, such as its hour and its weekday.
+        known_inputs: `(B, steps, K)` float tensor of values that are known in advance for each
+            step, such as its hour and its weekday, or `None`.
 
     Output shape:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.

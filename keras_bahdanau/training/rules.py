@@ -30,7 +30,7 @@ class TextFacts(NamedTuple):
         target_kind: Kind of the target pieces, or the file of their tokenizer.
         tokens: Mean number of pieces of a pair, of both sides.
         longest: Number of pieces of the longest text of both sides.
-        is_complete: Whether there are no more pairs.
+        is_complete: Whether the facts are of all pairs, not of a sample of them.
         copied: Share of the characters of targets that are also in their sources; `None` if the
             pieces of a side are not characters.
     """

@@ -132,11 +132,13 @@ def is_converted(document: dict[str, Any]) -> bool:
     Args:
         document: JSON of a `tokenizers.Tokenizer`.
     """
-    known = [*sentencepiece_steps(), _SPLIT_WORDS]
+    toolkit_steps = [*sentencepiece_steps(), _SPLIT_WORDS]
     steps = [*steps_of(document["normalizer"]), *steps_of(document["pre_tokenizer"])]
     model = document["model"]
-    is_known = model["type"] == "Unigram" or (model["type"] == "BPE" and not model["ignore_merges"])
-    return is_known and all(step in known for step in steps)
+    is_toolkit_model = model["type"] == "Unigram" or (
+        model["type"] == "BPE" and not model["ignore_merges"]
+    )
+    return is_toolkit_model and all(step in toolkit_steps for step in steps)
 
 
 def _word_end_name(piece: str) -> str:
@@ -146,11 +148,11 @@ def _word_end_name(piece: str) -> str:
 
 def _matched_names(names: list[str], model: dict[str, Any], path: Any) -> list[str]:
     """Return the names of a vocabulary, with a space in front of those no text is split into."""
-    known = {*_scores_or_ids(model)}
+    pieces = {*_scores_or_ids(model)}
     last = {name: index for index, name in enumerate(names)}
     matched = [
         name
-        if last[name] == index and (name in known or _is_new_character(name, model))
+        if last[name] == index and (name in pieces or _is_new_character(name, model))
         else f" {name}"
         for index, name in enumerate(names)
     ]
@@ -195,8 +197,8 @@ def _unigram(
 def _byte_pairs(
     model: dict[str, Any], names: list[str], splits_missing: bool
 ) -> tuple[dict[str, Any], tuple[tuple[int, ...], ...]]:
-    known = {*names}
-    missing = [name for name in _scores_or_ids(model) if name not in known]
+    present = {*names}
+    missing = [name for name in _scores_or_ids(model) if name not in present]
     ordered = [*map(special_name, sorted(SPECIAL)), *names, *missing]
     vocabulary = {name: index for index, name in enumerate(ordered)}
     replacements: dict[str, tuple[int, ...]] = dict.fromkeys(missing, (UNK,))
