@@ -202,7 +202,11 @@ def convert(function):
     )
     # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
     with numpy_object(), _quiet_tf2onnx(), fast_tf2onnx(), tf.device("/cpu:0"):
-        frozen = tf_loader.from_function(concrete, inputs, outputs)
+        # Without `large_model` tf2onnx would build another function, and import its graph twice.
+        frozen = tf_loader.from_function(concrete, inputs, outputs, large_model=True)
+        frozen = tf_loader.fix_freezing_errors_part2(frozen)
+        with tf.Graph().as_default():
+            frozen = tf_loader.tf_optimize(inputs, outputs, frozen)
         _set_argument_shapes(frozen)
         with tf.Graph().as_default() as traced, without_messages():
             tf.import_graph_def(frozen, name="")
