@@ -1,7 +1,7 @@
 """Contexts in which Python's garbage collector examines fewer objects.
 
 TensorFlow, Keras and tf2onnx make millions of objects, which the collector would examine again and
-again. That would take a third of the time of an export.
+again.
 """
 
 import contextlib
