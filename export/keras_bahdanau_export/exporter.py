@@ -13,6 +13,7 @@ from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search, search_document
 from keras_bahdanau_export import parity
+from keras_bahdanau_export.garbage_collection import frozen_garbage_collection
 from keras_bahdanau_export.model_config import check_policies, to_float32
 from keras_bahdanau_export.options import MAX_COPIED_SOURCE_LENGTH, ExportOptions
 from keras_bahdanau_export.quality_loss import measure_precision_loss, measure_shortlist_loss
@@ -38,6 +39,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 _PACKAGES = ("keras-bahdanau", "keras", "tensorflow", "tf2onnx", "onnx", "onnx-ir", "onnxruntime")
 
 
+@frozen_garbage_collection()
 def export(model, path, overwrite=False, **options):
     """Write a model as an artifact folder that runs without Keras.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import keras
 
 from keras_bahdanau.models.shortlist import Shortlist
+from keras_bahdanau_export.garbage_collection import frozen_garbage_collection
 from keras_bahdanau_export.model_config import config_dicts, unloadable_objects
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.trace import trace_and_write
@@ -121,6 +122,7 @@ def _custom_modules(model):
     return sorted(module for module in modules if module.split(".")[0] not in loaded)
 
 
+@frozen_garbage_collection()
 def _main():
     request = json.load(sys.stdin)
     sys.path += [entry for entry in request["path"] if entry not in sys.path]

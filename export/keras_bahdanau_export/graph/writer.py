@@ -5,11 +5,11 @@ can use `gpu_fallbacks` without Keras. This is the only module that imports the 
 """
 
 import contextlib
-import gc
 import logging
 
 import numpy as np
 
+from keras_bahdanau_export.garbage_collection import without_garbage_collection
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_onnx_file
 from keras_bahdanau_runtime.signature import CUDA_GRAPH_FILES, weights_file
@@ -25,22 +25,7 @@ _CONVOLUTION_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBa
 _WEIGHT_INPUT = "given_weight_"
 
 
-@contextlib.contextmanager
-def _without_garbage_collection():
-    """Pause Python's garbage collector, which takes a seventh of the time of an export.
-
-    It would examine the many objects of TensorFlow and tf2onnx again and again.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_garbage_collection()
+@without_garbage_collection()
 def write_onnx(function, signature, path, variables=(), description="", defaults=None):
     """Write an ONNX graph with native recurrent operators and optimized loops.
 
@@ -67,7 +52,7 @@ def write_onnx(function, signature, path, variables=(), description="", defaults
     _save_checked(model, path, description)
 
 
-@_without_garbage_collection()
+@without_garbage_collection()
 def write_cuda_graphs(function, signature, folder, variables=(), description=""):
     """Write a search without options as `CUDA_GRAPH_FILES`, split at its loop.
 
@@ -207,7 +192,7 @@ def convert(function):
     import tensorflow as tf
     from tf2onnx import optimizer, tf_loader, tfonnx
 
-    from keras_bahdanau_export.graph.fast_tf2onnx import fast_tf2onnx
+    from keras_bahdanau_export.graph.fast_tf2onnx import fast_tf2onnx, without_messages
     from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS
 
     concrete = function.get_concrete_function(*function.input_signature)
@@ -217,9 +202,13 @@ def convert(function):
     )
     # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
     with numpy_object(), _quiet_tf2onnx(), fast_tf2onnx(), tf.device("/cpu:0"):
-        frozen = tf_loader.from_function(concrete, inputs, outputs)
+        # Without `large_model` tf2onnx would build another function, and import its graph twice.
+        frozen = tf_loader.from_function(concrete, inputs, outputs, large_model=True)
+        frozen = tf_loader.fix_freezing_errors_part2(frozen)
+        with tf.Graph().as_default():
+            frozen = tf_loader.tf_optimize(inputs, outputs, frozen)
         _set_argument_shapes(frozen)
-        with tf.Graph().as_default() as traced:
+        with tf.Graph().as_default() as traced, without_messages():
             tf.import_graph_def(frozen, name="")
             graph = tfonnx.process_tf_graph(
                 traced,
@@ -233,7 +222,7 @@ def convert(function):
             names = _CONVOLUTION_OPTIMIZERS if _has_convolution(frozen) else _OPTIMIZERS
             optimizers = {name: getattr(optimizer, name) for name in names}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
-            return graph.make_model(concrete.name)
+        return graph.make_model(concrete.name)
 
 
 def _has_convolution(graph_def):
