@@ -61,11 +61,30 @@ def import_keras(tensorflow: bool = True) -> None:
     """Import Keras, and TensorFlow if it is installed, without their log lines.
 
     Args:
-        tensorflow: Whether TensorFlow is needed on every backend. Export traces with it, and
-            Keras's `set_random_seed` imports it if possible.
+        tensorflow: Whether TensorFlow is needed on every backend, as for export.
     """
     with filter_tensorflow_logs():
         import keras_bahdanau  # noqa: F401
 
         if tensorflow and importlib.util.find_spec("tensorflow") is not None:
             importlib.import_module("tensorflow")
+
+
+def import_keras_for_training() -> None:
+    """Import Keras, and TensorFlow only if it is the backend.
+
+    On JAX and torch, Keras's `set_random_seed` and its serialization import TensorFlow if it is
+    installed, which takes 2 to 3 seconds of a processor. Keras checks only once whether it is
+    installed. This check is made here while the import is blocked. Other code can still import
+    TensorFlow afterwards.
+    """
+    with filter_tensorflow_logs():
+        import keras
+
+        if "tensorflow" in sys.modules:
+            return
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]  # makes its import fail
+        try:
+            keras.utils.set_random_seed(0)
+        finally:
+            del sys.modules["tensorflow"]

@@ -16,7 +16,7 @@ from keras_bahdanau_cli.arguments import output_path
 from keras_bahdanau_cli.choices_table import choices_table
 from keras_bahdanau_cli.exit_status import INTERRUPTED
 from keras_bahdanau_cli.flags import Values, config_file
-from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras
+from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras_for_training
 from keras_bahdanau_cli.terminal import console, print_message
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
@@ -140,7 +140,9 @@ def _run(
     check_keras()
     processes = launched_rank()
     with start_run(options, output, resume, processes[0], on_choices) as texts:
-        import_keras()
+        if processes[0] == 0 and "keras" not in sys.modules:
+            print_message("The texts are checked. Importing Keras takes a few seconds.")
+        import_keras_for_training()
         from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import run_training
 

@@ -249,6 +249,11 @@ def run_training(texts, callbacks=(), verbose=True, console=None):
                 update_count(model),
             )
         else:
+            message = _start_message(corpus, model, dataset, epochs, options.accumulate)
+            if verbose and rank == 0:
+                console.print(message, soft_wrap=True)
+            else:
+                logger.info("%s", message)
             with display:
                 model.fit(
                     dataset,
@@ -427,19 +432,23 @@ def _start_or_resume(options, output, corpus, texts):
             chosen = replace(options, dtype_policy=model.training_dtype_policy)
             write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)
-    logger.info(
-        "%d pairs, %d target tokens, %d batches per pass in %d shapes; %d updates, a checkpoint "
-        "every %d; %s weights on %s.",
-        corpus.pairs,
-        corpus.tokens,
-        dataset.pass_steps,
-        len(dataset.shapes),
-        epochs * every,
-        every,
-        f"{model.count_params():,}",
-        keras.config.backend(),
-    )
     return model, dataset, epochs
+
+
+def _start_message(corpus, model, dataset, epochs, accumulate):
+    """Return the sizes of a run, and what happens before the end of its first batch."""
+    backend = keras.config.backend()
+    every = dataset.steps // accumulate
+    message = (
+        f"{corpus.pairs:,} pairs, {corpus.tokens:,} target tokens, {dataset.pass_steps:,} batches "
+        f"per pass in {len(dataset.shapes)} shapes; {epochs * every:,} updates, a checkpoint every "
+        f"{every:,}; {model.count_params():,} weights on {backend}."
+    )
+    slow = {
+        "jax": " Compiling at the first batch of each shape.",
+        "tensorflow": " Tracing at the first batch.",
+    }
+    return message + slow.get(backend, "")
 
 
 def _compiled_shapes(options, corpus):

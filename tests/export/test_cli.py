@@ -93,10 +93,11 @@ def trained(files):
     assert finished.returncode == 0, finished.stderr
     text = " ".join(finished.stderr.split())
     line = rf"epoch \d/{EPOCHS} update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
+    importing = r"The texts are checked\. Importing Keras takes a few seconds\. "
+    start = r"\d+ pairs, .* weights on tensorflow\. Tracing at the first batch\. "
     first = rf"in epoch 1/{EPOCHS}: batch 1 of \d+ loss \S+ "
-    assert re.fullmatch(rf"┏.*┘ {first}({line}){{{EPOCHS}}}The best model is .*", text), (
-        finished.stderr
-    )
+    expected = rf"┏.*┘ {importing}{start}{first}({line}){{{EPOCHS}}}The best model is .*"
+    assert re.fullmatch(expected, text), finished.stderr
     return files / "run"
 
 

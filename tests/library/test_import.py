@@ -1,8 +1,10 @@
 """Imports of `keras_bahdanau` with and without Keras, and the registration of its classes."""
 
+import importlib.util
 import subprocess
 import sys
 
+import keras
 import pytest
 
 LIGHT = """
@@ -73,3 +75,19 @@ except ImportError as error:
     print(error)
 """
     assert 'pip install "keras-bahdanau[tensorflow]"' in output_of(code)
+
+
+def test_the_command_train_imports_tensorflow_only_as_the_backend():
+    code = """
+import importlib.util, sys
+from keras_bahdanau_cli.tensorflow_logging import import_keras_for_training
+import_keras_for_training()
+import keras
+keras.utils.set_random_seed(1)
+keras.saving.serialize_keras_object(keras.layers.Dense(1))
+print("tensorflow" in sys.modules, importlib.util.find_spec("tensorflow") is not None)
+"""
+    is_installed = importlib.util.find_spec("tensorflow") is not None
+    assert output_of(code).split() == [
+        str(keras.config.backend() == "tensorflow"), str(is_installed)
+    ]  # fmt: skip

@@ -1076,6 +1076,20 @@ MUTATIONS = (
         "commands/test_early_checks.py",
     ),
     Mutation(
+        "train-leaves-tensorflow-blocked",
+        "keras_bahdanau_cli:import_keras_for_training",
+        "del sys.modules['tensorflow']",
+        "pass",
+        "library/test_import.py",
+    ),
+    Mutation(
+        "the-first-line-of-a-run-counts-batches-as-updates",
+        "keras_bahdanau:_start_message",
+        "dataset.steps // accumulate",
+        "dataset.steps",
+        "library/training/test_run.py",
+    ),
+    Mutation(
         "infinity-passes-every-range-check",
         "keras_bahdanau_runtime:check_range",
         "math.isinf",

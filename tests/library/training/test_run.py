@@ -38,6 +38,12 @@ EXPLICIT = {
     **{"dropout": 0.2, "annotation_dropout": 0.3, "label_smoothing": 0.1},
     **{"learning_rate": 4e-3, "patience": 0, "copy": False},
 }
+# The end of the line about a run, on each backend.
+COMPILES = {
+    "torch": r"torch\.",
+    "tensorflow": r"tensorflow\. Tracing at the first batch\.",
+    "jax": r"jax\. Compiling at the first batch of each shape\.",
+}
 LENGTH = {"max_length": 20}
 TRAINING = {"learning_rate": 1e-3, "ema": 0.0, "label_smoothing": 0.1}
 TEXTS = {
@@ -108,7 +114,12 @@ def test_a_run_leaves_its_models_options_history_and_logs(finished):
     # 18 pairs are 6 batches of 3, so 3 updates of 2 batches. Two passes are 6 updates.
     assert [row["update"] for row in history(best.parent)] == ["2", "4", "6"]
     assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in epoch_logs)
-    first, *lines = output.splitlines()
+    start, first, *lines = output.splitlines()
+    assert re.fullmatch(
+        r"18 pairs, \d+ target tokens, 6 batches per pass in \d+ shapes; 6 updates, a checkpoint "
+        r"every 2; [\d,]+ weights on " + COMPILES[keras.config.backend()],
+        start,
+    ), start
     assert re.fullmatch(r"in epoch 1/3: batch 1 of 4  loss \d\.\d{3}", first)
     assert lines[0].startswith("epoch 1/3  update 2  ")
     assert len(lines) == len(epoch_logs) == 3
