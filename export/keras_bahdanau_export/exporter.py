@@ -57,8 +57,8 @@ def export(model, path, overwrite=False, **options):
         overwrite: Whether an artifact at `path` may be replaced.
         **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
             `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `cuda_graphs`,
-            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `calibrate`,
-            `shortlist`, `model_card`.
+            `skip_ended`, `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`,
+            `calibrate`, `shortlist`, `model_card`.
 
     Returns:
         The measured `Parity`, or a `CallParity` for a model without a search, or `None` if no ONNX
@@ -335,6 +335,7 @@ class ForwardExporter(Exporter):
             "max_source_length",
             "stepwise",
             "cuda_graphs",
+            "skip_ended",
             "texts",
             "references",
             "calibrate",

@@ -34,6 +34,9 @@ class ExportOptions:
         stepwise: Whether to also write `encoder.onnx` and `step.onnx`, for decoding token by token.
         cuda_graphs: Whether to also write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`:
             the search split at its loop, so that a GPU runs each step as a CUDA graph.
+        skip_ended: Whether `model.onnx` computes logits only for hypotheses that have not ended,
+            which is faster in batches on a CPU. On a GPU each step would wait for their number.
+            Needs a beam search without copying or a shortlist.
         precision: Number format of the weights: "float32", "float16" (for GPUs; on a CPU it only
             makes the file smaller) or "int8" (for CPUs). The float32 graph is compared with Keras
             first, then the reduced graph with the float32 graph.
@@ -90,6 +93,11 @@ class ExportOptions:
         "Also write the search split at its loop, for CUDA graphs on a GPU.",
         panel="Output",
     )
+    skip_ended: bool = option(
+        False,
+        "Compute logits only for hypotheses that have not ended: faster in batches on a CPU.",
+        panel="Output",
+    )
     precision: str = option(
         "float32", "Number format: float32, float16 (GPU) or int8 (CPU).", panel="Output"
     )
@@ -111,7 +119,7 @@ class ExportOptions:
     model_card: ModelCard | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stepwise", "cuda_graphs"):
+        for name in ("stepwise", "cuda_graphs", "skip_ended"):
             value = getattr(self, name)
             if type(value) is not bool:
                 raise argument_error(name, "be a bool", value)
@@ -135,10 +143,9 @@ class ExportOptions:
         check_setting("max_length", self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
-        if self.cuda_graphs and "onnx" not in self.formats:
-            raise argument_error(
-                "cuda_graphs", "be False if no ONNX graph is written", received="True"
-            )
+        for name in ("cuda_graphs", "skip_ended"):
+            if getattr(self, name) and "onnx" not in self.formats:
+                raise argument_error(name, "be False if no ONNX graph is written", received="True")
         if not isinstance(self.model_card, ModelCard | None):
             raise argument_error("model_card", "be a ModelCard or None", self.model_card)
         pairs = list(self.calibrate)

@@ -128,7 +128,10 @@ def trace_and_write(model, options, folder):
         if graph.file is not None:
             signatures[graph.file] = graph.signature
             function, signature, file, *details = graph
-            write_onnx(function, signature, folder / file, model.variables, *details)
+            skip_ended = options.skip_ended and graph.file == MODEL_FILE
+            write_onnx(
+                function, signature, folder / file, model.variables, *details, skip_ended=skip_ended
+            )
     if options.cuda_graphs:
         function, signature, _, description, _ = graphs["translate"]
         signatures |= write_cuda_graphs(function, signature, folder, model.variables, description)

@@ -67,7 +67,8 @@ def test_exports_of_two_processes_are_equal(tmp_path, monkeypatch):
     keras.utils.set_random_seed(5)
     model = RNNSearch(12, 12, units=4, embedding_dim=3, attention_units=3, maxout_units=3)
     model.build()
-    options = ExportOptions(search=BeamSearch(2), max_length=4, stepwise=True, cuda_graphs=True)
+    files = {"stepwise": True, "cuda_graphs": True, "skip_ended": True}
+    options = ExportOptions(search=BeamSearch(2), max_length=4, **files)
     folders = [tmp_path / name for name in ("here", "there")]
     for folder in folders:
         folder.mkdir()

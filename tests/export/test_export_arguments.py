@@ -37,6 +37,7 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
         ({"cuda_graphs": True, "format": "tf_saved_model"}, "cuda_graphs.*True"),
+        ({"skip_ended": True, "format": "tf_saved_model"}, "skip_ended.*True"),
         ({"texts": ["a"], "format": "tf_saved_model"}, "`texts` .* left out .*1 texts"),
         ({"search": "greedy"}, "`search` must be a search.*'greedy'"),
         ({"search": BeamSearch}, "`search` must be a search"),

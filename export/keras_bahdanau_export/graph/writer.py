@@ -26,7 +26,9 @@ _WEIGHT_INPUT = "given_weight_"
 
 
 @without_garbage_collection()
-def write_onnx(function, signature, path, variables=(), description="", defaults=None):
+def write_onnx(
+    function, signature, path, variables=(), description="", defaults=None, skip_ended=False
+):
     """Write an ONNX graph with native recurrent operators and optimized loops.
 
     Weights above 2 GB, the limit of an ONNX file, are written to a second file whose name adds
@@ -39,15 +41,20 @@ def write_onnx(function, signature, path, variables=(), description="", defaults
         variables: The Keras variables of its model.
         description: A sentence on the graph for people who open the file.
         defaults: Arrays by name, the defaults of the signature's options.
+        skip_ended: Whether to compute logits only for hypotheses that have not ended.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
-        UnsupportedModelError: If ONNX has no operator for a part of the model.
+        UnsupportedModelError: If ONNX has no operator for a part of the model, or `skip_ended` does
+            not apply to the graph.
     """
     model = _convert_to_ir(function, signature, variables)
-    from keras_bahdanau_export.graph.passes.optimizer import optimize  # needs onnx_ir
+    from keras_bahdanau_export.graph.passes.ended_rows import skip_ended_rows  # needs onnx_ir
+    from keras_bahdanau_export.graph.passes.optimizer import optimize
 
     optimize(model)
+    if skip_ended:
+        skip_ended_rows(model)
     _set_defaults(model, defaults or {})
     _save_checked(model, path, description)
 
