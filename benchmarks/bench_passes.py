@@ -42,7 +42,7 @@ def build(folder):
         subsets[left_out.__name__] = [rewrite for rewrite in PASSES if rewrite is not left_out]
     for case, search in (("beam", BeamSearch(BEAM)), ("greedy", GreedySearch())):
         (folder / case).mkdir(parents=True)
-        function, signature = search_function(model, search, STEPS, with_options=True)
+        function, signature = search_function(model, search, STEPS, options_are_inputs=True)
         converted = writer._convert_to_ir(function, signature, model.variables)
         nodes = {}
         for name, passes in subsets.items():

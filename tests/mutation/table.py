@@ -787,10 +787,24 @@ MUTATIONS = (
     ),
     Mutation(
         "two-random-nodes-become-one",
-        "keras_bahdanau_export:_merge_equal_nodes",
+        "keras_bahdanau_export:computation_key",
         "has_subgraph(node) or node.op_type.startswith('Random')",
         "has_subgraph(node)",
         "export/passes/test_optimizer.py",
+    ),
+    Mutation(
+        "nodes-after-a-condition-stay-there",
+        "keras_bahdanau_export:merge_into_outer_graphs",
+        "nodes.index(same) > nodes.index(condition)",
+        "False",
+        "export/passes/test_loops.py",
+    ),
+    Mutation(
+        "overlapping-slices-become-a-split",
+        "keras_bahdanau_export:_dividing_slices",
+        "starts != (0, *ends[:-1]) or ",
+        "",
+        "export/passes/test_shapes.py",
     ),
     Mutation(
         "columns-of-an-output-are-reordered",
