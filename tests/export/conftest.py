@@ -1,6 +1,6 @@
 """Exports are tested under TensorFlow, which traces them in this process.
 
-Several files read the exported searches, which one worker writes for all.
+Several files read the same graphs and artifacts, which one worker writes for all.
 """
 
 import json
@@ -13,7 +13,9 @@ from models import SMALL, TEXTS
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Tokenizer
 from keras_bahdanau_export import ModelCard, export
+from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import Parity
+from keras_bahdanau_export.trace import trace_and_write
 
 FOLDER = Path(__file__).parent
 
@@ -40,21 +42,48 @@ def model(tokenizer):
     return model
 
 
-def export_once(tmp_path_factory, name, model, **options):
-    """Export a model, or find the export of another worker; return the path and the parity."""
+def write_once(tmp_path_factory, name, write):
+    """Call `write(folder)` in one worker; return the folder and the returned JSON value in all."""
     folder = tmp_path_factory.mktemp(name)
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = tmp_path_factory.getbasetemp().parent / f"shared-{name}"  # of all workers
     else:
         shared = folder.with_name(f"shared-{name}")
     if not shared.exists():
-        parity = export(model, folder / "artifact", **options)
-        (folder / "parity.json").write_text(json.dumps(parity.to_json()))
+        (folder / "returned.json").write_text(json.dumps(write(folder)))
         try:
             folder.rename(shared)
         except OSError:  # another worker has just written it
             shared = folder
-    return shared / "artifact", Parity(**json.loads((shared / "parity.json").read_text()))
+    return shared, json.loads((shared / "returned.json").read_text())
+
+
+def export_once(tmp_path_factory, name, model, **options):
+    """Export a model in one worker; return the path and the parity in all."""
+
+    def write(folder):
+        return export(model, folder / "artifact", **options).to_json()
+
+    folder, parity = write_once(tmp_path_factory, name, write)
+    return folder / "artifact", Parity(**parity)
+
+
+@pytest.fixture(scope="session")
+def traced(tokenizer, tmp_path_factory):
+    """A model with tied embeddings, export options, a folder with all graphs, their signatures."""
+    sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+    widths = {"units": 64, "embedding_dim": 64, "attention_units": 64, "maxout_units": 64}
+    keras.utils.set_random_seed(0)
+    model = RNNSearch(*sizes, **widths, tie_embeddings=True, join_embeddings=True, initializer=None)
+    model.build()
+    options = ExportOptions(search=BeamSearch(2), max_length=6, stepwise=True, cuda_graphs=True)
+
+    def write(folder):
+        (folder / "graphs").mkdir()
+        return trace_and_write(model, options, folder / "graphs")
+
+    folder, signatures = write_once(tmp_path_factory, "traced", write)
+    return model, options, folder / "graphs", signatures
 
 
 @pytest.fixture(scope="session")

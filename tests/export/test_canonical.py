@@ -1,14 +1,10 @@
 """Exports of the same weights and options have the same bytes."""
 
-import keras
 import numpy as np
 import onnx_ir
 from graphs import graph_of
 
-from keras_bahdanau import BeamSearch, RNNSearch
 from keras_bahdanau_export.graph.canonical import canonicalize
-from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.trace import trace_and_write
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 
 
@@ -62,17 +58,10 @@ def test_names_of_inputs_and_outputs_are_kept():
     assert [first.name, first.outputs[0].name, last.name] == ["Add_2", "Add_3", "Add_4"]
 
 
-def test_exports_of_two_processes_are_equal(tmp_path, monkeypatch):
+def test_exports_of_two_processes_are_equal(traced, tmp_path, monkeypatch):
     """The process is the one that traces models on JAX and torch."""
-    keras.utils.set_random_seed(5)
-    model = RNNSearch(12, 12, units=4, embedding_dim=3, attention_units=3, maxout_units=3)
-    model.build()
-    options = ExportOptions(search=BeamSearch(2), max_length=4, stepwise=True, cuda_graphs=True)
-    folders = [tmp_path / name for name in ("here", "there")]
-    for folder in folders:
-        folder.mkdir()
-    signatures = trace_and_write(model, options, folders[0])
+    model, options, folder, signatures = traced
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    assert trace_in_subprocess(model, options, folders[1]) == signatures
-    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert trace_in_subprocess(model, options, tmp_path) == signatures
+    contents = [{path.name: path.read_bytes() for path in f.iterdir()} for f in (folder, tmp_path)]
     assert len(contents[0]) == 7 and contents[0] == contents[1]

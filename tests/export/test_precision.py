@@ -1,6 +1,7 @@
 """Reduced precision: file size, closeness to float32, and the limit on the loss of BLEU."""
 
 import importlib.metadata
+import shutil
 
 import keras
 import numpy as np
@@ -9,8 +10,8 @@ import onnxruntime
 import pytest
 from graphs import graph_of, operators, results
 
-from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
-from keras_bahdanau_export import export
+from keras_bahdanau import BeamSearch
+from keras_bahdanau_export import export, exporter
 from keras_bahdanau_export.graph.precision import reduce_precision
 from keras_bahdanau_export.quality_loss import PrecisionLoss
 from keras_bahdanau_runtime import SearchOptions, Translator
@@ -21,44 +22,43 @@ TEXTS = ["a man on a bike", "two dogs run"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(TEXTS, ["ein Mann", "zwei Hunde"], vocabulary_size=270)
+def model(traced):
+    return traced[0]
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
-    keras.utils.set_random_seed(0)
-    model = RNNSearch(
-        tokenizer.source_vocabulary_size,
-        tokenizer.target_vocabulary_size,
-        units=64,
-        embedding_dim=64,
-        attention_units=64,
-        maxout_units=64,
-        tie_embeddings=True,
-        join_embeddings=True,
-        initializer=None,
-    )
-    model.build()
-    return model
+def export_reduced(traced, tokenizer):
+    """A function that exports the model with graphs that are already traced."""
+    model, traced_options, graphs, signatures = traced
+
+    def copy_graphs(_, options, folder):
+        shutil.copytree(graphs, folder, dirs_exist_ok=True)
+        return signatures
+
+    def export_reduced(path, **options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exporter, "trace_and_write", copy_graphs)
+            export(
+                model,
+                path,
+                search=traced_options.search,
+                max_length=traced_options.max_length,
+                max_source_length=30,
+                tokenizer=tokenizer,
+                texts=[*TEXTS, "a man " * 30],  # the last is longer than the limit
+                references=["ein Mann", "zwei Hunde", ""],
+                stepwise=True,
+                cuda_graphs=True,
+                **options,
+            )
+
+    return export_reduced
 
 
 @pytest.fixture(scope="module", params=["float16", "int8"])
-def artifact(request, model, tokenizer, tmp_path_factory):
+def artifact(request, export_reduced, tmp_path_factory):
     path = tmp_path_factory.mktemp("precision") / "artifact"
-    export(
-        model,
-        path,
-        search=BeamSearch(2),
-        max_length=6,
-        max_source_length=30,
-        tokenizer=tokenizer,
-        texts=[*TEXTS, "a man " * 30],  # the last is longer than the limit
-        references=["ein Mann", "zwei Hunde", ""],
-        precision=request.param,
-        stepwise=True,
-        cuda_graphs=True,
-    )
+    export_reduced(path, precision=request.param)
     return path, request.param
 
 
@@ -244,19 +244,9 @@ def test_a_loss_above_the_limit_is_refused_and_an_unmeasured_loss_is_logged(capl
     assert "not measured" in caplog.text
 
 
-def test_a_refused_precision_leaves_no_artifact(model, tokenizer, tmp_path):
+def test_a_refused_precision_leaves_no_artifact(export_reduced, tmp_path):
     with pytest.raises(PrecisionError):
-        export(
-            model,
-            tmp_path / "artifact",
-            search=GreedySearch(),
-            max_length=3,
-            tokenizer=tokenizer,
-            texts=TEXTS,
-            references=["ein Mann", "zwei Hunde"],
-            precision="int8",
-            max_bleu_loss=-100,
-        )
+        export_reduced(tmp_path / "artifact", precision="int8", max_bleu_loss=-100)
     assert list(tmp_path.iterdir()) == []
 
 
