@@ -129,19 +129,24 @@ def test_a_beam_returns_the_scores_and_alignments_of_teacher_forcing(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_given_targets_have_the_scores_and_alignments_of_teacher_forcing(name):
     model, _ = trained(name)
-    targets = np.random.default_rng(1).integers(4, TARGET_VOCABULARY, (len(SOURCE), LENGTH))
-    lengths = np.arange(len(SOURCE)) % LENGTH + 1
+    # The shapes of the beam above, for which JAX has already compiled the teacher forcing.
+    shape = (len(SOURCE), BEAM.beam_size, LENGTH)
+    targets = np.random.default_rng(1).integers(4, TARGET_VOCABULARY, shape).reshape(-1, LENGTH)
+    lengths = np.arange(len(targets)) % LENGTH + 1
     targets[np.arange(LENGTH) >= lengths[:, None]] = PAD
     targets[::2][np.arange(LENGTH) == lengths[::2, None] - 1] = EOS
-    scores = model.score(SOURCE, targets)
+    scores = model.score(np.repeat(SOURCE, BEAM.beam_size, axis=0), targets)
     np.testing.assert_array_equal(scores.lengths, lengths)
-    log_probs, weights = teacher_forced(model, SOURCE, targets[:, None])
+    log_probs, weights = (
+        part.reshape(len(targets), LENGTH, -1)
+        for part in teacher_forced(model, SOURCE, targets.reshape(shape))
+    )
     for b, length in enumerate(lengths):
-        expected = log_probs[b, 0, np.arange(length), targets[b, :length]]
+        expected = log_probs[b, np.arange(length), targets[b, :length]]
         np.testing.assert_allclose(scores.log_probs[b, :length], expected, atol=1e-4)
         np.testing.assert_allclose(scores.totals[b], expected.sum(), atol=1e-4)
         alignment = scores.alignments[b, :length]
-        np.testing.assert_allclose(alignment, weights[b, 0, :length], atol=1e-4)
+        np.testing.assert_allclose(alignment, weights[b, :length], atol=1e-4)
         assert not scores.log_probs[b, length:].any() and not scores.alignments[b, length:].any()
 
 
@@ -223,11 +228,11 @@ def test_scores_have_the_share_of_each_probability_that_was_copied_from_each_sou
     scores = model.score(SOURCE[:2], target)
     shares = scores.copied.sum(axis=-1)
     inputs = {"source": SOURCE[:2], "target": np.insert(target[:, :-1], 0, BOS, axis=1)}
-    mixed = np.exp(log_softmax(model(inputs, training=False)))
+    mixed = np.exp(log_softmax(model.predict(inputs, verbose=0)))
     bias = model.copy.gate_layer.bias
     before = ops.convert_to_numpy(bias)
     bias.assign(before + 100.0)  # nothing is copied
-    generated = np.exp(log_softmax(model(inputs, training=False)))
+    generated = np.exp(log_softmax(model.predict(inputs, verbose=0)))
     bias.assign(before)
     # The end is never copied, so its probabilities give the factor between both softmaxes.
     expected = 1.0 - generated / mixed * (mixed[..., EOS] / generated[..., EOS])[..., None]

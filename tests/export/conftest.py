@@ -26,6 +26,19 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+@pytest.fixture
+def eager_models():
+    """Run `generate` without tracing, which takes twice as long as a small search.
+
+    Tests that search once with each setting use it. `tests/conformance` runs traced searches.
+    """
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     return Tokenizer.train(TEXTS, ["ein Mann", "zwei Hunde", "ein Hund"], vocabulary_size=280)

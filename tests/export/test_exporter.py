@@ -37,6 +37,7 @@ from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.model_config import to_float32
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import random_sources, verify
+from keras_bahdanau_export.trace import trace_and_write
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
@@ -240,6 +241,7 @@ def test_a_greedy_search_with_a_fixed_context_exports(greedy):
     assert printed == f"Saved artifact at '{path}'. {parity}\n"
 
 
+@pytest.mark.usefixtures("eager_models")
 def test_a_greedy_search_has_only_constraints(greedy):
     model, path, *_ = greedy
     assert [option.name for option in read_manifest(path).search_signature.options] == CONSTRAINTS
@@ -253,6 +255,7 @@ def test_a_greedy_search_has_only_constraints(greedy):
     assert not np.array_equal(penalized.tokens, expected.tokens)
 
 
+@pytest.mark.usefixtures("eager_models")
 def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, tokenizer):
     sizes = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     trained = RNNSearch(*sizes, **SMALL, dtype="mixed_bfloat16", tokenizer=tokenizer)
@@ -268,13 +271,25 @@ def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, to
         assert translation.score == pytest.approx(reference.score, rel=1e-5)
 
 
-def test_the_process_that_traces_for_other_backends_gives_the_same_graph(captioning, tmp_path):
-    model, path, _ = captioning
-    names = ["tokens", "weights", "scores", "lengths"]
-    options = ExportOptions(input_names=["pixels"], output_names=names)
-    trace_in_subprocess(model, options, tmp_path)
-    ours, theirs = (onnx.load(folder / "model.onnx").graph for folder in (path, tmp_path))
+def test_the_process_that_traces_for_other_backends_gives_the_same_graphs(tmp_path):
+    """The model has no search. `test_canonical.py` compares all graphs of a search."""
+    import tensorflow as tf
+
+    x = keras.Input((3,))
+    model = keras.Model(x, keras.layers.Dense(2)(x))
+    formats = ("onnx", "tf_saved_model")
+    options = ExportOptions(format=formats, input_names=["pixels"], output_names=["odds"])
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
+    signatures = trace_and_write(model, options, folders[0])
+    assert trace_in_subprocess(model, options, folders[1]) == signatures
+    ours, theirs = ((folder / MODEL_FILE).read_bytes() for folder in folders)
     assert theirs == ours
+    pixels = np.ones((1, 3), "float32")
+    call = tf.saved_model.load(str(folders[1] / "saved_model")).signatures["call"]
+    odds = call(pixels=keras.ops.convert_to_tensor(pixels))["odds"]
+    np.testing.assert_allclose(odds, model(pixels), rtol=1e-6)
 
 
 def test_a_file_that_the_tracing_process_cannot_write_or_read_is_named(captioning, tmp_path):
@@ -337,6 +352,7 @@ def test_an_ensemble_exports_with_its_steps(ensemble):
     assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
 
 
+@pytest.mark.usefixtures("eager_models")
 def test_options_of_an_ensemble(ensemble):
     ensemble, search, path, _ = ensemble
     source = np.array([[5, 6, 3], [7, 3, 0]], "int32")
@@ -357,6 +373,7 @@ def test_every_option_of_a_beam_exports(ensemble):
     assert (results["lengths"] >= 3).all() and (results["lengths"] <= [[5], [3]]).all()
 
 
+@pytest.mark.usefixtures("eager_models")
 def test_groups_have_a_fixed_beam(ensemble):
     ensemble, search, path, _ = ensemble
     options = [option.name for option in read_manifest(path).search_signature.options]
@@ -392,6 +409,7 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.usefixtures("eager_models")
 @pytest.mark.parametrize("options", SAMPLES, ids=str)
 def test_an_option_equals_the_setting_of_a_sampling_search(model, sampling, options):
     search, path, _ = sampling

@@ -10,6 +10,8 @@ from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 
+pytestmark = pytest.mark.usefixtures("eager_models")
+
 SEARCH = BeamSearch(3, length_penalty=0.6)  # of the shared artifact
 PREFIXES = ["ein Ma", None, "zwei ", "日", "ein  Hund", "Hu"]
 
