@@ -5,6 +5,7 @@ python docs/check_in_browser.py docs/_build/html
 A page may not scroll horizontally, neither at the width of a desktop nor at that of a phone. Wide
 tables scroll on their own, with a scroll bar that is visible. Code does so on a phone only. Text
 has a contrast of at least 4.5 to its background. All of this is checked in both themes.
+The search lists the page of each subject in `SEARCHES`.
 The script checks nothing, and prints a message, if Chromium or Playwright is missing.
 """
 
@@ -23,6 +24,15 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
+SEARCH_MILLISECONDS = 20_000
+# A page that the search lists for each query.
+SEARCHES = {
+    "phoneme": "gallery/pronunciation.html",
+    "pronunciation": "gallery/pronunciation.html",
+    "confidence": "guides/confidence.html",
+    "cron": "guides/nightly-jobs.html",
+    "rolling update": "guides/production.html",
+}
 # Returns a description of everything that ends to the right of the window, but not of its children
 # and not of what is inside of an element that scrolls; and of everything that is cut: its contents
 # are wider than itself, and it has no scroll bar that is visible, or it is code on a desktop.
@@ -138,6 +148,8 @@ def wait_for_demo(page: Any) -> None:
 
 def check_in_browser(site: Path) -> list[str]:
     """Return one line for each problem of the pages in a folder."""
+    from playwright.sync_api import TimeoutError
+
     problems: list[str] = []
     paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     with serve(site) as address, open_browser() as browser:
@@ -170,6 +182,15 @@ def check_in_browser(site: Path) -> list[str]:
                     report(f"{where}: too little contrast: {text}")
                 for text in page.evaluate(_TOO_WIDE, size is DESKTOP):
                     report(f"{where}: {text}")
+        page.set_viewport_size(DESKTOP)
+        for query, expected in SEARCHES.items():
+            current = f"search.html?q={query}"
+            page.goto(f"{address}/{current}", wait_until="load")
+            result = page.locator(f'#search-results a[href^="{expected}"]').first
+            try:
+                result.wait_for(timeout=SEARCH_MILLISECONDS)
+            except TimeoutError:
+                report(f"does not list {expected}")
     print(f"{len(paths)} pages in Chromium, {len(problems)} problems")
     return problems
 

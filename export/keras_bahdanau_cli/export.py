@@ -262,7 +262,7 @@ def _calibration_pairs(exported: ExportedRuns, text_format: TextFormat) -> list[
         return list(zip(*read_parallel(*files, text_format), strict=True))
     if options is None:
         print_message(
-            f"Translations will have no confidence: {run} names no validation set. To fit it, pass "
+            f"Translations will have no confidence: {run} names no validation set. Pass "
             "--calibrate."
         )
         return []
@@ -270,8 +270,9 @@ def _calibration_pairs(exported: ExportedRuns, text_format: TextFormat) -> list[
         sources, references = RunTexts(options, run).held_out[0]
     except (OSError, ValueError) as error:
         print_message(
-            f"Translations will have no confidence: the validation set of {run} cannot be read. To "
-            f"fit it, pass --calibrate. {error}"
+            f"Translations will have no confidence: the validation set of {run} cannot be read. "
+            "Run the command in the folder in which the run was trained, or pass --calibrate. "
+            f"{error}"
         )
         return []
     return list(zip(sources, references, strict=True))

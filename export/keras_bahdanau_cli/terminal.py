@@ -46,15 +46,16 @@ def has_progress_bars() -> bool:
     return console.is_terminal and not _json_formatters
 
 
-def print_message(message: str, **fields: Any) -> None:
+def print_message(message: str, level: str = "INFO", **fields: Any) -> None:
     """Print a message to standard error as one line, without wrapping it.
 
     Args:
         message: The message.
+        level: Level that a line of JSON has.
         **fields: Values that a line of JSON has in addition.
     """
     if _json_formatters:
-        _print_json("INFO", message, fields)
+        _print_json(level, message, fields)
     else:
         console.print(_plain_line(message), highlight=False, soft_wrap=True)
 

@@ -359,11 +359,13 @@ def _translate_files(
 
     def report(path: Path, result: "FileResult | str") -> None:
         if isinstance(result, str):
-            print_message(f"{path}: {result}", file=str(path))
-        elif result.new_rows:
+            reason = result.removeprefix(f"{path}: ")
+            print_message(f"{path}: {reason}", "WARNING", file=str(path))
+        elif result.new_rows or result.failed_rows:
             rows, new_rows, failed_rows = result.rows, result.new_rows, result.failed_rows
             print_message(
                 f"{path}: {_count(rows, 'row')}, {failed_rows:,} without a translation",
+                "WARNING" if failed_rows else "INFO",
                 file=str(path),
                 rows=rows,
                 new_rows=new_rows,
@@ -430,4 +432,4 @@ def _print_failure(source: Source, number: int, reason: str, names_file: bool = 
     has_lines = is_text(source) or file_kind(str(source)).format in ("jsonl", "tsv")
     unit = "line" if has_lines else "row"
     prefix = f"{source}, " if names_file else ""
-    print_message(f"{prefix}{unit} {number}: {reason}", **fields, **{unit: number})
+    print_message(f"{prefix}{unit} {number}: {reason}", "WARNING", **fields, **{unit: number})

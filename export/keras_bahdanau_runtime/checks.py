@@ -138,7 +138,7 @@ def parse_json(text: str, constants: bool = True) -> Any:
     except json.JSONDecodeError as error:
         if "\n" in text.strip():
             raise
-        raise ValueError(f"{error.msg} at column {error.colno}") from error
+        raise ValueError(f"{error.msg.removesuffix(' at')} at column {error.colno}") from error
     except RecursionError as error:
         raise ValueError("JSON with too many levels") from error
 

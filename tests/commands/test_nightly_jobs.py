@@ -52,6 +52,12 @@ def test_the_script_prints_only_problems_and_returns_the_status(job):
     assert second.returncode == 3 and second.stdout.startswith("Some rows or files have no transl")
     *_, summary, _ = log_of((job / "nightly.log").read_text())
     assert (summary["unchanged_files"], summary["new_rows"]) == (1, 2)
+    (job / "in" / "wednesday.jsonl").write_bytes(b"\xff\xfe")
+    command = "keras-bahdanau translate artifact in -o out/ --log-format json"
+    unchanged, bad, *_ = log_of(run(job, *command.split()).stderr)
+    assert bad["level"] == unchanged["level"] == "warning"
+    numbers = unchanged["new_rows"], unchanged["failed_rows"]
+    assert (unchanged["file"], *numbers) == ("in/tuesday.jsonl", 0, 1)
     shutil.rmtree(job / "artifact")
     third = run(job, "sh", "nightly.sh")
     message, *last_lines = third.stdout.splitlines()

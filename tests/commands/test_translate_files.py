@@ -96,7 +96,7 @@ def test_all_messages_are_json_for_log_collectors(translate, artifact, tmp_path)
     finished = process(*arguments, cwd=tmp_path)
     assert finished.returncode == 3
     failed, a, row, b, summary, error = map(json.loads, finished.stderr.splitlines())
-    assert (failed["level"], failed["line"]) == ("info", 2) and row["row"] == 2
+    assert (failed["level"], failed["line"]) == ("warning", 2) and row["row"] == 2
     assert (a["file"], a["rows"], a["failed_rows"]) == ("in/a.jsonl", 2, 1)
     assert b["file"] == "in/b.csv"
     numbers = {name: value for name, value in summary.items() if isinstance(value, int)}

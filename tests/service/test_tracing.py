@@ -2,13 +2,17 @@
 
 import http.server
 import itertools
+import json
+import signal
 import sys
 import threading
 
 import grpc
+import httpx
 import pytest
 from copy_artifact import make
 from running_service import site
+from service_process import ENVIRONMENT, serving
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
@@ -118,6 +122,21 @@ def test_a_trace_that_is_not_sampled_has_no_spans(collector, artifact):
         answer = service.web.post("/translate", json={"text": "a"}, headers=headers)
         assert answer.headers["traceparent"].split("-")[1] == TRACE
     assert collector == []
+
+
+def test_errors_of_the_exporter_are_lines_of_the_json_log(collector, artifact):
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    environment = {**ENVIRONMENT, **variables, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    options = ("--port", 0, "--tracing", "--log-format", "json")
+    with serving(artifact, *options, env=environment) as (process, url):
+        httpx.post(f"{url}/translate", json={"text": "a man"})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    messages = [json.loads(line)["message"] for line in process.log_lines]
+    assert any("export" in message for message in messages)
 
 
 def test_tracing_without_its_packages_names_the_extra(artifact, monkeypatch):

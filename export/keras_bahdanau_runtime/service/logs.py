@@ -16,7 +16,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 _FLUSH_SECONDS = 0.2  # between two writes
 _MAX_LINES = 1000  # that are buffered
-_OTHER_LOGGERS = ("uvicorn", "asyncio", "grpc")
+_OTHER_LOGGERS = ("uvicorn", "asyncio", "grpc", "opentelemetry")
 # Fields of the JSON line of a request, if it has them.
 REQUEST_FIELDS = (
     *("request_id", "traceparent", "model", "texts", "tokens", "error"),

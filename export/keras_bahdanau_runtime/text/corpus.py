@@ -204,7 +204,7 @@ def _check_is_text(name: str, line: bytes) -> None:
         if re.match(signature, line):
             advice = "Unpack the file first."
             if kind == "UTF-16":
-                advice = "Convert it to UTF-8, or set the encoding of commands with --encoding."
+                advice = "Convert it to UTF-8, or pass --encoding to a command that has it."
             elif kind in _SUFFIX_OF and not name.lower().endswith(_SUFFIX_OF[kind]):
                 advice = f"Give it a name that ends with {_SUFFIX_OF[kind]}, or unpack it first."
             raise ValueError(f"{name}: expected text. Received: {kind}. {advice}")

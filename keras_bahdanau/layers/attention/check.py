@@ -596,8 +596,8 @@ def _check_gradients(case):
                 name = weight.path if weight.path in without else "queries or annotations"
                 yield (
                     f"the gradient of {name} has NaN or infinity. Keep the arguments of functions "
-                    "such as `sqrt`, `log` and division away from zero, also at masked positions "
-                    "and for a fully masked source, whose length is 0."
+                    "such as `sqrt`, `log`, `normalize` and division away from zero, also at "
+                    "masked positions and for a fully masked source, whose length is 0."
                 )
                 return
             if not np.array_equal(new, old):
