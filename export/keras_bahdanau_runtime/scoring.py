@@ -107,6 +107,11 @@ class Scorer:
         limit = self._manifest.search.max_length
         return None if limit is None else int(limit)
 
+    def release_memory(self) -> None:
+        """Return the memory of earlier calls to the system; see `Translator.release_memory`."""
+        inputs = dict.fromkeys(("source", "target"), np.full((1, 1), EOS, np.int32))
+        run(self.session, inputs, ["totals"], timeout=self._timeout, shrink=True)
+
     def score(
         self, source: ArrayLike, target: ArrayLike, alignments: bool = True
     ) -> dict[str, NDArray[Any]]:

@@ -51,7 +51,7 @@ from keras_bahdanau_runtime.search_options import (
     text_constraints,
 )
 from keras_bahdanau_runtime.search_settings import JSON_KEYS
-from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
+from keras_bahdanau_runtime.session import Providers, available_cores, release_memory, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -768,17 +768,44 @@ class Translator:
                     self._scorer = Scorer(self.manifest, self._providers, *self._limits())
             return self._scorer
 
+    def release_memory(self) -> None:
+        """Return the memory of earlier calls to the system, on a CPU.
+
+        onnxruntime keeps the largest memory that a call has needed for the next one. A process that
+        waits for work for a long time can return it. The next call then takes a few milliseconds
+        longer.
+
+        Raises:
+            RunError, LimitError: As `translate`.
+
+        Example:
+
+        >>> translator = Translator("artifact")                       # doctest: +SKIP
+        >>> translator.translate(["a man on a bike"] * 1000)          # doctest: +SKIP
+        >>> translator.release_memory()                               # doctest: +SKIP
+        """
+        # onnxruntime returns memory only at the end of a run, so this is the smallest one.
+        source = np.full((1, 1), EOS, np.int32)
+        inputs = {}
+        if "max_length" in self.manifest.options:
+            inputs = SearchOptions(max_length=1).inputs()
+        self.search(source, alignments=False, inputs=inputs, shrink=True)
+        if self._scorer is not None:
+            self._scorer.release_memory()
+        release_memory()
+
     def search(
         self,
         source: NDArray[np.int32],
         alignments: bool = True,
         noise: ArrayLike | None = None,
         inputs: Mapping[str, NDArray[Any]] | None = None,
+        shrink: bool = False,
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs of `translate_ids` without checking the ids.
 
         `T` is the `max_length` of the export. "alignments" are left out if not requested. `inputs`
-        are options of the graph by name; see `search_options`.
+        are options of the graph by name; see `search_options`. `shrink` is that of `session.run`.
         """
         if not source.size:  # onnxruntime's GRU would end the process
             raise argument_error("source", "hold ids", received=f"shape {source.shape}")
@@ -803,8 +830,8 @@ class Translator:
                 for part in parts
             ]
             return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
-        is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
-        return self._graph.run(inputs | options, alignments, shrink=is_large)
+        shrink = shrink or source.size > BATCH_TOKENS  # rare: the next run needs less memory
+        return self._graph.run(inputs | options, alignments, shrink=shrink)
 
 
 def _ends_word(tokenizer: Tokenizer, word: Sequence[int], following: int) -> bool:

@@ -5,12 +5,14 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -82,6 +84,34 @@ def test_translation_has_text_tokens_score_and_alignment(translator):
     assert translation.score == -len(translation.tokens)
     assert translation.alignment.dtype == np.float32
     np.testing.assert_array_equal(translation.alignment, np.eye(len(translation.tokens)))
+
+
+def anonymous_megabytes():
+    [line] = re.findall(r"Anonymous: +([0-9]+) kB", Path("/proc/self/smaps_rollup").read_text())
+    return int(line) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process from /proc")
+def test_release_memory_returns_what_the_largest_search_needed(tmp_path):
+    # 2 MB for each row: 128 MB of zeros for 64 rows.
+    score = """size = Shape <end = 1> (source)
+    width = Constant <value_ints = [524288]> ()
+    large = Concat <axis = 0> (size, width)
+    zero = Constant <value_float = 0.0> ()
+    wide = Expand (zero, large)
+    sums = ReduceSum (wide, one)
+    negative = Neg (float_count)
+    score = Add (negative, sums)"""
+    graph = copy_graph().replace("score = Neg (float_count)", score)
+    translator = Translator(make(tmp_path / "artifact", graph), threads=1)
+    source = np.array([[5, 3]] * 64, "int32")
+    translator.translate_ids(source[:1])
+    before = anonymous_megabytes()
+    translator.translate_ids(source)
+    assert anonymous_megabytes() - before > 60
+    translator.release_memory()
+    assert anonymous_megabytes() - before < 20
+    assert translator.translate_ids(source)["scores"][:, 0].tolist() == [-2.0] * 64
 
 
 def test_alignment_is_a_copy_of_its_part_of_the_batch(translator):

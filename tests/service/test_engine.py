@@ -398,3 +398,19 @@ async def test_long_requests_leave_room_in_the_queue_for_short_ones():
     job.gate.set()
     assert await ask(engine, job, "x") == ["x"]
     await running
+
+
+@in_event_loop
+async def test_an_idle_engine_returns_the_memory_of_its_jobs():
+    engine, job = make_engine(idle=0.0, max_wait=0.0, parallel_batches=2), Echo()
+    running = await start(engine, job, "a")
+    other = Echo()
+    other.gate.set()
+    assert await ask(engine, other, "b") == ["b"]
+    await asyncio.sleep(0)  # the end of "b" starts the timer, and "a" is still running
+    assert not other.released.is_set()
+    job.gate.set()
+    assert await running == ["a"]
+    for each in (job, other):
+        await asyncio.to_thread(each.released.wait)
+    engine.close()

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from keras_bahdanau_runtime.service.errors import STOPPING, ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
 from keras_bahdanau_runtime.service.request_log import RequestLog, WorkTimes
 from keras_bahdanau_runtime.service.settings import Limits
-from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.session import available_cores, release_memory
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -68,6 +69,10 @@ class Job(Protocol):
 
     def decode(self, payloads: Sequence[Any], outputs: Any) -> Sequence[Any]:
         """Return the result for each payload from the outputs of `run`; called in a thread."""
+        ...
+
+    def release_memory(self) -> None:
+        """Return the memory that runs have left to the system; called in a thread."""
         ...
 
     def record_times(self, queued: float, computed: float) -> None:
@@ -128,6 +133,7 @@ class Engine:
         batch_tokens: int, tokens in a batch at most, including padding. A longer payload runs in a
             batch of one.
         parallel_batches: int, batches that run at once, each in a thread; `None` for one per core.
+        idle: float, seconds without a batch after which memory is returned to the system.
         metrics: `Metrics` that record the queue and the batches.
     """
 
@@ -136,6 +142,7 @@ class Engine:
     batch_size: int = 12
     batch_tokens: int = BATCH_TOKENS
     parallel_batches: int | None = None
+    idle: float = 5.0
     metrics: Metrics = field(default_factory=Metrics)
     is_draining: bool = field(default=False, init=False)
 
@@ -149,6 +156,7 @@ class Engine:
             parallel_batches=self.parallel_batches,
         )
         check_range("max_wait", self.max_wait, float, 0)
+        check_range("idle", self.idle, float, 0)
         self.metrics.max_cost.set(self.limits.cost)
         self.bodies = BodyMemory(self.metrics.bodies, self.limits.bodies)
         self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
@@ -164,6 +172,10 @@ class Engine:
         self._reserved, self._reserved_tokens = 0, 0  # payloads that wait or run
         self._finished, self._thread_seconds = 0, 0.0  # payloads, and the time of their batches
         self._timer: asyncio.TimerHandle | None = None
+        # Jobs that ran since memory was returned. An unloaded model must not stay alive for them.
+        self._used: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._latest_finish = 0.0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -336,6 +348,8 @@ class Engine:
 
     def close(self) -> None:
         """Release the threads and drop waiting work."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for pool in (self._pool, self._long_pool, self._preparing):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -485,6 +499,37 @@ class Engine:
             else:
                 work.future.set_result(result)
         self._dispatch()
+        self._used.add(batch[0].job)
+        self._latest_finish = time.monotonic()
+        if self._idle_timer is None:
+            self._wait_for_idle(self.idle)
+
+    def _wait_for_idle(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(seconds, self._release_if_idle, loop)
+
+    def _release_if_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Return memory to the system if no batch has run for a while, else wait again."""
+        self._idle_timer = None
+        if self.is_busy:
+            return  # the end of the batch starts the timer again
+        rest = self._latest_finish + self.idle - time.monotonic()
+        if rest > 0:
+            self._wait_for_idle(rest)
+            return
+        jobs = list(self._used)
+        self._used.clear()
+        loop.run_in_executor(self._preparing, _release_memory, jobs)
+
+
+def _release_memory(jobs: list[Job]) -> None:
+    """Return the memory of jobs to the system; an error is logged, because no request waits."""
+    try:
+        for job in jobs:
+            job.release_memory()
+    except Exception:
+        logger.exception("The memory of a model could not be returned to the system.")
+    release_memory()
 
 
 def _lower_priority() -> None:

@@ -180,6 +180,9 @@ class ModelJob:
         self._counts.count_run(len(payloads))
         return results
 
+    def release_memory(self) -> None:
+        """Return the memory that runs have left to the system, if the model can."""
+
     def record_times(self, queued: float, computed: float) -> None:
         """Record the seconds that one request waited and was computed."""
         self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
@@ -644,6 +647,10 @@ class _TextJob(ModelJob):
     def __init__(self, model: TextModel) -> None:
         super().__init__(model)
         self._translator, self._tokenizer = model.translator, model.tokenizer
+
+    def release_memory(self) -> None:
+        """Return the memory that runs have left to the system."""
+        self._translator.release_memory()
 
 
 class _SearchJob(_TextJob):
