@@ -9,9 +9,9 @@ import onnx
 import onnx_ir
 import onnxruntime
 import pytest
-from models import CONSTRAINTS
+from models import CONSTRAINTS, model_of_many_lengths
 
-from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
+from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import find_fallbacks
 from keras_bahdanau_export.graph.writer import write_onnx
@@ -32,14 +32,7 @@ REQUIRED = np.array([[[7, 4], [9, PAD]], [[PAD, PAD]] * 2, [[55, 56], [20, PAD]]
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
-    model = RNNSearch(V, V, **sizes, reset_after=True)
-    model.build()
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
-    bias = model.output_layer.bias
-    bias.assign(bias + 28.0 * np.eye(V)[EOS])  # so that outputs have many lengths
-    return model
+    return model_of_many_lengths(V)
 
 
 def write(model, search, path, shortlist=None):

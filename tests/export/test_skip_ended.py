@@ -4,12 +4,12 @@ import numpy as np
 import onnx_ir
 import onnxruntime
 import pytest
+from models import model_of_many_lengths
 
-from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau import BeamSearch, Sampling
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import search_defaults, search_function
 from keras_bahdanau_runtime.errors import UnsupportedModelError
-from keras_bahdanau_runtime.ids import EOS
 
 V, K, T = 300, 4, 9  # a vocabulary that is ranked in chunks
 SOURCE = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
@@ -18,14 +18,7 @@ OUTPUTS = ("tokens", "scores", "lengths", "alignments", "log_probs")
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
-    model = RNNSearch(V, V, **sizes, reset_after=True)
-    model.build()
-    rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
-    bias = model.output_layer.bias
-    bias.assign(bias + 28.0 * np.eye(V)[EOS])  # so that outputs have many lengths
-    return model
+    return model_of_many_lengths(V)
 
 
 def write(model, search, path, skip_ended):

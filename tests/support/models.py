@@ -16,7 +16,7 @@ from keras_bahdanau import (
     Seq2Seq,
 )
 from keras_bahdanau.layers import LuongAttention, PointerGenerator
-from keras_bahdanau_runtime.ids import BOS, PAD, UNK
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
 
 SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units": 6}
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
@@ -35,6 +35,18 @@ CONSTRAINTS = [
     "completions",
     "suppressed",
 ]
+
+
+def model_of_many_lengths(vocabulary):
+    """Return an RNNSearch whose outputs end in different steps."""
+    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
+    model = RNNSearch(vocabulary, vocabulary, **sizes, reset_after=True)
+    model.build()
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
+    bias = model.output_layer.bias
+    bias.assign(bias + 28.0 * np.eye(vocabulary)[EOS])
+    return model
 
 
 def stacked_lstm():
