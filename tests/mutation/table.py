@@ -793,6 +793,27 @@ MUTATIONS = (
         "export/passes/test_optimizer.py",
     ),
     Mutation(
+        "released-memory-stays-in-the-session",
+        "keras_bahdanau_runtime:Translator.release_memory",
+        "shrink=True",
+        "shrink=False",
+        "runtime/test_translator.py",
+    ),
+    Mutation(
+        "memory-is-released-while-a-batch-runs",
+        "keras_bahdanau_runtime:Engine._release_if_idle",
+        "self.is_busy",
+        "False",
+        "service/test_engine.py",
+    ),
+    Mutation(
+        "ended-hypotheses-are-computed",
+        "keras_bahdanau_export:_skip_in",
+        "'Greater'",
+        "'GreaterOrEqual'",
+        "export/test_skip_ended.py",
+    ),
+    Mutation(
         "nodes-after-a-condition-stay-there",
         "keras_bahdanau_export:merge_into_outer_graphs",
         "nodes.index(same) > nodes.index(condition)",
@@ -802,8 +823,8 @@ MUTATIONS = (
     Mutation(
         "overlapping-slices-become-a-split",
         "keras_bahdanau_export:_dividing_slices",
-        "starts != (0, *ends[:-1]) or ",
-        "",
+        "len(set(axes)) > 1 or starts != (0, *ends[:-1]) or ends[-1] != size",
+        "len(set(axes)) > 1 or ends[-1] != size",
         "export/passes/test_shapes.py",
     ),
     Mutation(
