@@ -795,8 +795,8 @@ MUTATIONS = (
     Mutation(
         "released-memory-stays-in-the-session",
         "keras_bahdanau_runtime:Translator.release_memory",
-        "shrink=True",
-        "shrink=False",
+        "self.search(source, alignments=False, inputs=inputs, shrink=True)",
+        "self.search(source, alignments=False, inputs=inputs, shrink=False)",
         "runtime/test_translator.py",
     ),
     Mutation(
