@@ -146,8 +146,8 @@ def wait_for_demo(page: Any) -> None:
         demo.locator("#alignment").wait_for()
 
 
-def check_in_browser(site: Path) -> list[str]:
-    """Return one line for each problem of the pages in a folder."""
+def check_in_browser(site: Path, searches: dict[str, str]) -> list[str]:
+    """Return one line for each problem of the pages in a folder, and of these searches."""
     from playwright.sync_api import TimeoutError
 
     problems: list[str] = []
@@ -183,7 +183,7 @@ def check_in_browser(site: Path) -> list[str]:
                 for text in page.evaluate(_TOO_WIDE, size is DESKTOP):
                     report(f"{where}: {text}")
         page.set_viewport_size(DESKTOP)
-        for query, expected in SEARCHES.items():
+        for query, expected in searches.items():
             current = f"search.html?q={query}"
             page.goto(f"{address}/{current}", wait_until="load")
             result = page.locator(f'#search-results a[href^="{expected}"]').first
@@ -210,4 +210,4 @@ if __name__ == "__main__":
     if reason := missing():
         print(f"The pages are not opened in a browser. {reason}")
     else:
-        sys.exit("\n".join(check_in_browser(Path(sys.argv[1]).resolve())) or None)
+        sys.exit("\n".join(check_in_browser(Path(sys.argv[1]).resolve(), SEARCHES)) or None)

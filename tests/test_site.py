@@ -250,6 +250,17 @@ def test_pages_are_checked_in_a_browser(tmp_path, body, problem):
     module = importlib.import_module("check_in_browser")
     if reason := module.missing():
         pytest.skip(reason)
-    problems = module.check_in_browser(write_site(tmp_path, index=body))
+    problems = module.check_in_browser(write_site(tmp_path, index=body), {})
     assert bool(problems) == (problem is not None)
     assert not problems or any(problem in line for line in problems)
+
+
+def test_searches_are_checked_in_a_browser(tmp_path, monkeypatch):
+    module = importlib.import_module("check_in_browser")
+    if reason := module.missing():
+        pytest.skip(reason)
+    monkeypatch.setattr(module, "SEARCH_MILLISECONDS", 500)
+    results = "<div id='search-results'><a href='index.html'>a page</a></div>"
+    site = write_site(tmp_path, index="<p>text</p>", search=results)
+    problems = module.check_in_browser(site, {"cron": "index.html", "at night": "other.html"})
+    assert problems == ["search.html?q=at night does not list other.html"]
