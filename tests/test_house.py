@@ -78,7 +78,10 @@ def file_of(module: str) -> Path:
 WITHOUT_KERAS = [
     LIBRARY / "__init__.py",
     *(file_of(module) for module in sorted(backend.WITHOUT_KERAS)),
-    *(EXPORT / f"{name}.py" for name in ("__init__", "model_card", "options")),
+    *(
+        EXPORT / f"{name}.py"
+        for name in ("__init__", "garbage_collection", "model_card", "options")
+    ),
     EXPORT / "graph" / "writer.py",
     EXPORT / "triton" / "repository.py",
     *CLI.glob("*.py"),
