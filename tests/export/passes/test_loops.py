@@ -161,33 +161,3 @@ def test_collect_scan_outputs_leaves_a_state_that_the_loop_passes_on():
     }
     _, counts = rewritten(model, loops.collect_scan_outputs, **feeds)
     assert counts == [0]
-
-
-def test_merge_into_outer_graphs_computes_equal_nodes_once_before_the_condition():
-    model = graph_of(
-        """
-        agraph (float[2] x, bool c) => (float[2] y) {
-          chosen = If <then_branch = first () => (float[2] a) {
-              doubled = Mul(x, two)
-              tripled = Mul(x, three)
-              a = Add(doubled, tripled)
-            }, else_branch = second () => (float[2] b) {
-              b = If(c) <then_branch = third () => (float[2] d) {
-                  again = Mul(x, two)
-                  d = Neg(again)
-                }, else_branch = fourth () => (float[2] e) {
-                  e = Mul(x, two)
-                }>
-            }>(c)
-          later = Mul(x, two)
-          y = Add(chosen, later)
-        }
-        """,
-        two=np.float32(2),
-        three=np.float32(3),
-    )
-    for holds in (True, False):
-        feeds = {"x": normal(2), "c": np.bool_(holds)}
-        graph, counts = rewritten(model, loops.merge_into_outer_graphs, **feeds)
-    assert counts == [2]  # not the output of a branch
-    assert operators(graph) == ["Mul", "If", "Add"]

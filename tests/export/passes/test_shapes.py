@@ -5,7 +5,6 @@ import onnx_ir
 import pytest
 from graphs import (
     assert_fixed_dimensions_change_nothing,
-    bodies,
     graph_of,
     normal,
     operators,
@@ -130,47 +129,3 @@ def test_fuse_reshapes_joins_two_reshapes(last, count):
     graph, counts = rewritten(model, shapes.fuse_reshapes, x=normal(2, 6))
     assert counts == [count]
     assert operators(graph) == ["Reshape"] * (2 - count)
-
-
-THIRDS = """
-agraph (float[2,6] x) => (float[2,2] y) {
-  y = Loop <body = step (int64 i, bool go, float[2,2] h) => (bool still, float[2,2] next) {
-      still = Identity(go)
-      row = Add(x, one)
-      wide = Concat<axis = 1>(h, h, h)
-      gates = Mul(row, wide)
-      last = Slice(gates, start, end, columns)
-      first = Slice(gates, zero, two, columns)
-      middle = Slice(gates, two, stop, columns)
-      kept = Slice(middle, zero, two, columns)
-      sum = Add(first, kept)
-      next = Sub(sum, last)
-  }> (twice, yes, h)
-}
-"""
-
-
-@pytest.mark.parametrize(
-    "stop, start, end, count",
-    [(4, 4, 10**9, 1), (4, 4, 6, 1), (5, 4, 6, 0), (4, -2, 10**9, 0)],
-    ids=["to the end", "to the size", "overlapping", "from the end"],
-)
-def test_fuse_slices_splits_what_slices_divide(stop, start, end, count):
-    model = graph_of(
-        THIRDS,
-        zero=[0],
-        two=[2],
-        stop=[stop],
-        start=[start],
-        end=[end],
-        columns=[-1],
-        one=np.float32(1),
-        twice=2,
-        yes=True,
-        h=normal(2, 2),
-    )
-    graph, counts = rewritten(model, shapes.fuse_slices, x=normal(2, 6))
-    assert counts == [count]
-    (body,) = bodies(graph)
-    assert operators(body).count("Slice") == (1 if count else 4)
-    assert operators(body).count("Split") == count

@@ -98,25 +98,6 @@ def are_integers(array, dtype):
     return bool((inside & (array == np.round(array))).all())
 
 
-def computation_key(node):
-    """Return a key that is equal for nodes that compute the same, `None` for those with subgraphs.
-
-    Random operators have none either.
-    """
-    if has_subgraph(node) or node.op_type.startswith("Random"):
-        return None
-    attributes = frozenset((name, _attribute_key(a)) for name, a in node.attributes.items())
-    return node.domain, node.op_type, tuple(map(id, node.inputs)), attributes
-
-
-def _attribute_key(attribute):
-    """Return the value of an attribute in a form that can be compared and hashed."""
-    if attribute.type == ir.AttributeType.TENSOR:
-        array = attribute.value.numpy()
-        return str(array.dtype), array.shape, array.tobytes()
-    return str(attribute.value)
-
-
 def depends_on(node, other):
     """Whether a node uses, directly or indirectly, an output of another node of its graph."""
     visited, stack = set(), [node]

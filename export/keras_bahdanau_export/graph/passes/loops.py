@@ -5,7 +5,6 @@ import onnx_ir as ir
 
 from keras_bahdanau_export.graph.passes.editing import (
     add_initializer,
-    computation_key,
     constant_array,
     has_subgraph,
     innermost_first,
@@ -15,7 +14,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     replace_uses,
     replace_value,
     skip_identities,
-    subgraphs_of,
 )
 
 SMALL_CONSTANT = 16  # maximum number of elements of a constant that may be duplicated
@@ -108,45 +106,6 @@ def _hoist_from(part, inside, loop):
             for attribute in node.attributes.values():
                 count += _hoist_from(attribute.value, inside, loop)
     return count
-
-
-def merge_into_outer_graphs(graph):
-    """Remove a node of a condition if the graph around the condition computes the same.
-
-    The node of the graph around moves before the condition if it comes later.
-    """
-    count = 0
-    conditions = nodes_of(graph, "If")
-    if not conditions:
-        return count
-    outer = {}
-    for node in graph:
-        if (key := computation_key(node)) is not None:
-            outer.setdefault(key, node)
-    for condition in conditions:
-        for node in _nodes_in_branches(condition):
-            same = outer.get(computation_key(node))
-            is_output = any(value.is_graph_output() for value in node.outputs)
-            if same is None or is_output or len(same.outputs) != len(node.outputs):
-                continue
-            nodes = list(graph)
-            if nodes.index(same) > nodes.index(condition):  # it reads only what the branch reads
-                graph.remove(same)
-                graph.insert_before(condition, same)
-            for old, new in zip(node.outputs, same.outputs, strict=True):
-                replace_uses(old, new)
-            node.graph.remove(node, safe=True)
-            count += 1
-    return count
-
-
-def _nodes_in_branches(condition):
-    """Yield the nodes in the branches of a condition and in the conditions in them, in order."""
-    for branch in subgraphs_of(condition):
-        for node in list(branch):
-            yield node
-            if node.op_type == "If":
-                yield from _nodes_in_branches(node)
 
 
 def copy_constants_into_loops(model):

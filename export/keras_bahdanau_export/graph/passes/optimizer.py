@@ -23,7 +23,7 @@ from keras_bahdanau_export.graph.passes.conditions import (
     replace_bool_casts,
 )
 from keras_bahdanau_export.graph.passes.editing import (
-    computation_key,
+    has_subgraph,
     infer_shapes,
     innermost_first,
     make_names_unique,
@@ -38,7 +38,6 @@ from keras_bahdanau_export.graph.passes.loops import (
     copy_constants_into_loops,
     hoist_invariants,
     hoist_unchanged_state,
-    merge_into_outer_graphs,
 )
 from keras_bahdanau_export.graph.passes.matmuls import (
     drop_matmul_reshapes,
@@ -53,7 +52,6 @@ from keras_bahdanau_export.graph.passes.shapes import (
     drop_index_wrapping,
     drop_noop_reshapes,
     fuse_reshapes,
-    fuse_slices,
     simplify_sizes,
     widen_ranges,
     widen_shapes,
@@ -66,7 +64,6 @@ PASSES = (
     hoist_unchanged_state,
     collect_scan_outputs,
     hoist_invariants,
-    merge_into_outer_graphs,
     fuse_masked_sums,
     compare_as_integers,
     compare_steps_as_int32,
@@ -77,7 +74,6 @@ PASSES = (
     make_slices_contiguous,
     hoist_matmuls,
     fuse_reshapes,
-    fuse_slices,
     split_top_k,
     fuse_directions,
     drop_zero_states,
@@ -176,14 +172,23 @@ def _remove_identities(model):
             graph.remove(node, safe=True)
 
 
+def _attribute_key(attribute):
+    """Return the value of an attribute in a form that can be compared and hashed."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        array = attribute.value.numpy()
+        return str(array.dtype), array.shape, array.tobytes()
+    return str(attribute.value)
+
+
 def _merge_equal_nodes(graph):
     """Merge nodes that compute the same; onnx-ir's own pass does not look into loops."""
     first_nodes = {}
     for node in list(graph):
-        key = computation_key(node)
-        if key is None:
+        if has_subgraph(node) or node.op_type.startswith("Random"):
             continue
-        first = first_nodes.setdefault(key, node)
+        attributes = frozenset((name, _attribute_key(a)) for name, a in node.attributes.items())
+        inputs = tuple(map(id, node.inputs))
+        first = first_nodes.setdefault((node.domain, node.op_type, inputs, attributes), node)
         outputs = list(zip(node.outputs, first.outputs, strict=False))
         if first is node or len(node.outputs) != len(first.outputs):
             continue

@@ -4,7 +4,6 @@ import numpy as np
 import onnx_ir as ir
 
 from keras_bahdanau_export.graph.passes.editing import (
-    SLICE_END,
     add_initializer,
     are_integers,
     constant_array,
@@ -15,7 +14,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     producer_of,
     replace_node,
     replace_uses,
-    replace_value,
 )
 from keras_bahdanau_export.graph.passes.size_inference import SizeInference, fixed_size
 
@@ -110,78 +108,6 @@ def fuse_reshapes(graph):
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
     return count
-
-
-def fuse_slices(graph):
-    """Replace slices that divide a value along one axis, such as the gates of a GRU, by a split.
-
-    This happens in loops only, where every operator counts.
-    """
-    count, sizes = 0, SizeInference(graph)
-    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
-    for node in [node for body in bodies for part in outermost_first(body) for node in part]:
-        for value in node.outputs:
-            slices = _dividing_slices(sizes, value)
-            if slices is None:
-                continue
-            axis, lengths, slices = slices
-            own_graph = slices[0].graph
-            first = next(user for user in own_graph if user in slices)
-            name = f"lengths_{'_'.join(map(str, lengths))}"
-            lengths = add_initializer(graph, name, np.array(lengths, np.int64))
-            results = insert_node(
-                own_graph, first, "Split", value, lengths, outputs=len(slices), axis=axis
-            )
-            for user, result in zip(slices, results, strict=True):
-                replace_value(user.outputs[0], result)
-                own_graph.remove(user, safe=True)
-            count += 1
-    return count
-
-
-def _dividing_slices(sizes, value):
-    """Return `(axis, lengths, slices)`, in order, if all uses of a value divide it, else `None`."""
-    slices = [user for user, _ in value.uses()]
-    ranges = [_sliced_range(sizes, user, value) for user in slices]
-    are_in_one_graph = len({user.graph for user in slices}) == 1
-    if len(slices) < 2 or None in ranges or not are_in_one_graph or value.is_graph_output():
-        return None
-    order = sorted(range(len(slices)), key=ranges.__getitem__)
-    axes, starts, ends = zip(*(ranges[i] for i in order), strict=True)
-    size = sizes.dims[value][axes[0]].as_int
-    if len(set(axes)) > 1 or starts != (0, *ends[:-1]) or ends[-1] != size:
-        return None
-    lengths = [end - start for start, end in zip(starts, ends, strict=True)]
-    return axes[0], lengths, [slices[i] for i in order]
-
-
-def _sliced_range(sizes, node, value):
-    """Return `(axis, start, end)` if a node slices one axis of known size of `value`, else `None`.
-
-    Args:
-        sizes: The `SizeInference`.
-        node: A node that reads `value`.
-        value: An `onnx_ir.Value`.
-    """
-    if node.op_type != "Slice" or node.inputs[0] is not value or len(node.inputs) < 4:
-        return None
-    bounds = [constant_array(side) for side in node.inputs[1:]]
-    dims = sizes.dims.get(value)
-    if dims is None or any(bound is None for bound in bounds):
-        return None
-    if len(bounds) == 3:
-        bounds.append(np.ones_like(bounds[0]))
-    ranges = []
-    for start, end, axis, step in zip(*(bound.tolist() for bound in bounds), strict=True):
-        axis, width = axis % len(dims), dims[axis].as_int
-        if step != 1 or start < 0:
-            return None
-        if start == 0 and end >= SLICE_END:
-            continue
-        if width is None or end < 0:
-            return None
-        ranges.append((axis, min(start, width), min(end, width)))
-    return ranges[0] if len(ranges) == 1 else None
 
 
 def simplify_sizes(graph):
