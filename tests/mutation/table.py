@@ -795,8 +795,8 @@ MUTATIONS = (
     Mutation(
         "released-memory-stays-in-the-session",
         "keras_bahdanau_runtime:Translator.release_memory",
-        "self.search(source, alignments=False, inputs=inputs, shrink=True)",
-        "self.search(source, alignments=False, inputs=inputs, shrink=False)",
+        "self.search(np.full((1, 1), EOS, np.int32), alignments=False, shrink=True)",
+        "self.search(np.full((1, 1), EOS, np.int32), alignments=False)",
         "runtime/test_translator.py",
     ),
     Mutation(
