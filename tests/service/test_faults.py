@@ -312,22 +312,23 @@ def load_fails(web):
 @contextlib.contextmanager
 def under_load(url):
     """Translate and stream in another thread, and assert that every response is correct."""
-    stop, responses = threading.Event(), []
+    has_begun, stop, responses = threading.Event(), threading.Event(), []
 
     def send_requests():
         with httpx.Client(base_url=url, timeout=60) as web:
             while not stop.is_set():
                 for path in ("/translate", "/translate/stream"):
                     responses.append(web.post(path, json={"text": "a man"}).text)
+                has_begun.set()
 
     client = threading.Thread(target=send_requests)
     client.start()
     try:
+        assert has_begun.wait(60)
         yield
     finally:
         stop.set()
         client.join()
-    assert responses
     for translation, stream in zip(responses[::2], responses[1::2], strict=True):
         assert '"text":"a man"' in translation and '{"text":"a man"}' in stream
 
