@@ -1,6 +1,7 @@
 """Imports of `keras_bahdanau` with and without Keras, and the registration of its classes."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -16,11 +17,17 @@ COUNT = """
 import keras
 print(*sorted(name for name in keras.saving.get_custom_objects() if name.startswith("keras_ba")))
 """
+# The backend that is imported in half the time of the others.
+FASTEST = {"KERAS_BACKEND": "numpy"}
 
 
-def output_of(code: str) -> str:
+def output_of(code: str, **variables: str) -> str:
     process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout
@@ -40,7 +47,7 @@ def test_options_corpora_and_the_runtime_are_imported_without_keras():
     ],
 )
 def test_classes_of_saved_models_are_registered_with_keras(statement):
-    names = output_of(statement + COUNT).split()
+    names = output_of(statement + COUNT, **FASTEST).split()
     for name in ("RNNSearch", "BahdanauAttention", "BeamSearch", "TokenAccuracy", "PerGate"):
         assert f"keras_bahdanau>{name}" in names
 
@@ -53,7 +60,7 @@ import keras
 print(keras.saving.get_registered_object("keras_bahdanau>PerGate") is module.PerGate)
 print(module.__spec__.origin == module.__file__)
 """
-    assert output_of(code).split() == ["True", "True"]
+    assert output_of(code, **FASTEST).split() == ["True", "True"]
 
 
 @pytest.mark.parametrize(
