@@ -85,6 +85,7 @@ logger = logging.getLogger("keras_bahdanau")
 _MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
 _LONGEST_WARMUP = 4000  # updates, if `warmup` is not set
 _MAX_UNKNOWN = 0.05  # share of unknown pieces in split text; see `_check_held_out`
+_SMALL_WIDTH = 8  # of a layer whose width is chosen later
 _CHECKED_PAIRS = 1000  # of the training text
 _MIN_SHAPES, _MAX_SHAPES, _STEPS_PER_SHAPE = 8, 96, 300  # see `_compiled_shapes`
 
@@ -632,6 +633,35 @@ def build(options, tokenizer, updates, warmup):
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     return model
+
+
+def check_model(options, tokenizer):
+    """Check devices, `attention` and `init` before texts are made that only this run needs.
+
+    Args:
+        options: `TrainingOptions` of a new run. Those that are chosen from the pairs may be open.
+        tokenizer: The tokenizer of `init`, or `None` without it.
+
+    Raises:
+        ValueError: As `train`.
+    """
+    with data_parallel(options.devices):  # raises the error of too few devices
+        pass
+    if options.attention is not None:
+        attention_class(options.attention)
+    if options.init is not None:
+        initial_model(options, tokenizer)
+    elif options.attention is not None:
+        architecture = {name: getattr(options, name) for name in ARCHITECTURE}
+        # The widths that are chosen later are in the same proportion to each other.
+        widths = ("units", "embedding_dim", "attention_units")
+        architecture |= {name: architecture[name] or _SMALL_WIDTH for name in widths}
+        checked = replace(options, **{name: architecture[name] for name in widths})
+        architecture |= {"attention": own_attention(checked), "copy": None}
+        maxout_units = architecture["embedding_dim"]
+        model = _MODELS[options.model](4, 4, maxout_units=maxout_units, **architecture)
+        model.build()
+        check_own_attention(options, model.decoder.attention)
 
 
 def new_model(options, tokenizer):

@@ -127,7 +127,45 @@ class RunTexts:
         return digests
 
 
-def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts: RunTexts) -> None:
+def check_run(
+    texts: RunTexts, resume: bool, rank: int = 0, seeds: bool = False
+) -> tuple[TrainingOptions | None, Tokenizer | None]:
+    """Check a run without its training text, which may be large or not written yet.
+
+    Args:
+        texts: `RunTexts`.
+        resume: As for `start_run`.
+        rank: As for `start_run`.
+        seeds: Whether the folder is for several runs that differ only in their seed.
+
+    Returns:
+        The options of the run to continue, `None` for a new one; and the tokenizer of `init` or of
+        a file, `None` for one that is learned.
+
+    Raises:
+        ValueError, OSError, MissingDependencyError: As `start_run`.
+    """
+    options, output = texts.options, texts.output
+    bleu_metric(options.tokenize)
+    if options.attention is not None:
+        check_module("attention", split_class("attention", options.attention)[0])
+    if not seeds and (output / SEEDS_FILE).exists():
+        raise argument_error(
+            "output",
+            "be the folder of one run; pass `seeds` to continue several",
+            received=f"{str(output)!r}, which has a {SEEDS_FILE}",
+        )
+    if rank == 0:
+        _check_run_folder(options, output, resume, texts)
+    stored = stored_options(options, output) if resume else None
+    tokenizer = given_tokenizer(stored or options, output)
+    check_corpora(options, tokenizer, output)
+    return stored, tokenizer
+
+
+def _check_run_folder(
+    options: TrainingOptions, output: Path, resume: bool, texts: RunTexts
+) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options or texts."""
     if options.target is not None and options.source.is_dir():
         raise argument_error(
@@ -272,21 +310,8 @@ def start_run(
         OSError: A text is missing, or the disk is full.
         MissingDependencyError: sacrebleu is not installed.
     """
-    bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
-    if options.attention is not None:
-        check_module("attention", split_class("attention", options.attention)[0])
     texts = RunTexts(options, output)
-    if (output / SEEDS_FILE).exists():
-        raise argument_error(
-            "output",
-            "be the folder of one run; pass `seeds` to continue several",
-            received=f"{str(output)!r}, which has a {SEEDS_FILE}",
-        )
-    if rank == 0:
-        check_run_folder(options, output, resume, texts)
-    stored = stored_options(options, output) if resume else None
-    tokenizer = given_tokenizer(stored or options, output)
-    check_corpora(options, tokenizer, output)
+    stored, tokenizer = check_run(texts, resume, rank)
     if stored is None:
         stored, choices = choose_options(texts, tokenizer)
         if options.embedding_dim is None:

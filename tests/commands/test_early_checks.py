@@ -57,6 +57,17 @@ MISTAKES = [
         [*DISTILL, "--config", "source.json"],
         "source.json: Argument `source` must be an option of distill",
     ),
+    # Nothing is translated for a student that cannot be trained.
+    ([*DISTILL, "--config", "train.json"], "`attention` must be given on the command line"),
+    ([*DISTILL, "--attention", "none.py:A"], "`attention` must be .*'none.py', which does not"),
+    ([*DISTILL[:-1], "members", "--resume"], "members', which has a seeds.json"),
+    ([*DISTILL, "--tokenize", "x"], "`tokenize` must be one of"),
+    ([*DISTILL, "--tokenizer", "none.json"], "'none.json'"),
+    ([*DISTILL, "--init", "old", "--units", "9"], "`units` is 9 instead of 10"),
+    ([*DISTILL, "--mix", "none=0.2"], "`mix` must have corpora .*'none', which has no manifest"),
+    ([*DISTILL[:6], "short", *DISTILL[7:]], "short ends after line 1, en goes on"),
+    ([*DISTILL[:6], "latin", *DISTILL[7:]], "latin, line 2: not UTF-8"),
+    ([*TRAIN, "--seeds", "2", "--attention", "none.py:A"], "`attention` must be .*'none.py'"),
     ([*DISTILL, "--pairs"], "en, line 1: expected 2 columns"),
     ([*DISTILL[:2], "latin", *DISTILL[3:], "--encoding", "ascii"], "latin, line 2: not ascii"),
     (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
@@ -172,6 +183,8 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
     make(tmp_path / "artifact")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "members").mkdir()
+    (tmp_path / "members" / "seeds.json").touch()
     (tmp_path / "old").symlink_to(Path(__file__).resolve().parents[1] / "files" / "run")
     for name, data in (
         ("en", b"a\nb\n"),

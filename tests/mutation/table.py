@@ -1756,6 +1756,13 @@ MUTATIONS = (
         "runtime/test_tokenizer.py",
     ),
     Mutation(
+        "a-teacher-translates-for-a-wrong-attention",
+        "keras_bahdanau_cli:distill",
+        "options.attention is not None",
+        "False",
+        "commands/test_distill.py",
+    ),
+    Mutation(
         "seeds-of-several-runs-are-equal",
         "keras_bahdanau:prepare_seeds",
         "options.seed + number",
