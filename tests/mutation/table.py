@@ -2060,6 +2060,13 @@ MUTATIONS = (
         "commands/test_search_flags.py",
     ),
     Mutation(
+        "a-finished-output-has-nothing-to-review",
+        "keras_bahdanau_runtime:Review.read_count",
+        "sum((1 for _ in file))",
+        "0",
+        "commands/test_search_flags.py",
+    ),
+    Mutation(
         "review-in-the-order-of-the-rows",
         "keras_bahdanau_runtime:Review.publish",
         "row[-2:]",
