@@ -2,7 +2,7 @@
 
 run/
   options.json     the options of the run, with the dtype policy of its training steps
-  texts.json       hashes of the text files
+  texts.json       hashes of the text files, and the folder from which their relative paths start
   corpus/          the texts as written by `prepare`, unless a prepared corpus is given
   mixed/           links to the files of the corpora of `mix`
   last.keras       model, tokenizer and optimizer at the last checkpoint
@@ -54,7 +54,6 @@ from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
-    TEXTS_FILE,
     best_file,
     member_runs,
 )
@@ -71,7 +70,13 @@ from keras_bahdanau.training.own_attention import (
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.seeds import prepare_seeds
-from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts, start_run
+from keras_bahdanau.training.start import (
+    RunTexts,
+    mixed_corpora,
+    prepare_texts,
+    record_texts,
+    start_run,
+)
 from keras_bahdanau.training.time_budget import MEASURED_BATCHES, fit_options, measure
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
@@ -429,7 +434,7 @@ def _start_or_resume(options, output, corpus, texts):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, texts.hashes)
+            record_texts(texts)
             chosen = replace(options, dtype_policy=model.training_dtype_policy)
             write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)

@@ -24,18 +24,20 @@ from keras_bahdanau.data.text_statistics import PairStatistics
 from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     DISTILLED_FOLDER,
+    FOLDER_KEY,
     LAST_FILE,
     MIXED_FOLDER,
     OPTIONS_FILE,
     SEEDS_FILE,
     TEXTS_FILE,
+    option_folders,
 )
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import CHOSEN_OPTIONS, TrainingOptions
 from keras_bahdanau.training.rules import TextFacts, choose_training
 from keras_bahdanau.user_modules import check_module, split_class
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.files import claim_folder, file_sha256, write_json
 from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import TextFormat, expand_paths, read_parallel
@@ -259,6 +261,7 @@ def _check_hashes(texts: RunTexts) -> None:
         logger.warning("%s is missing, so changed texts are not detected.", path)
         return
     previous, current = read_options(path), texts.hashes
+    previous.pop(FOLDER_KEY, None)  # the texts may have been moved
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
@@ -267,6 +270,39 @@ def _check_hashes(texts: RunTexts) -> None:
             "name the texts that the run was started with",
             received=f"{', '.join(changed)}, which changed since then",
         )
+
+
+def record_texts(texts: RunTexts) -> None:
+    """Write the hashes of the texts of a run, and the folder in which it is trained."""
+    write_json(texts.output / TEXTS_FILE, {**texts.hashes, FOLDER_KEY: str(Path.cwd())})
+
+
+def read_held_out(run: Path) -> tuple[list[str], list[str]]:
+    """Return the sources and targets of the first held-out set of a run that was trained.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        FileNotFoundError: A file is missing in the folder in which the run was trained, and in the
+            current one.
+        ValueError: The options or a file are damaged.
+    """
+    options = TrainingOptions.from_file(run / OPTIONS_FILE)
+    names = [options.validation_source[0], *(options.validation_target or ())[:1]]
+    missing = []
+    for folder in option_folders(run):
+        paths = [folder / name for name in names]
+        try:
+            source, *targets = (expand_paths([path])[0] for path in paths)
+        except ValueError:  # a pattern that matches nothing
+            missing += paths
+            continue
+        absent = [path for path in (source, *targets) if not path.exists()]
+        if not absent:
+            return read_parallel(source, targets[0] if targets else None, options.text_format)
+        missing += absent
+    raise FileNotFoundError(", ".join(map(str, missing)))
 
 
 @contextlib.contextmanager

@@ -2067,6 +2067,13 @@ MUTATIONS = (
         "commands/test_search_flags.py",
     ),
     Mutation(
+        "validation-files-are-only-found-in-the-current-folder",
+        "keras_bahdanau:option_folders",
+        "isinstance(folder, str)",
+        "False",
+        "runtime/test_run_start.py",
+    ),
+    Mutation(
         "review-in-the-order-of-the-rows",
         "keras_bahdanau_runtime:Review.publish",
         "row[-2:]",
