@@ -163,6 +163,7 @@ MISTAKES = [
     (["translate", "artifact", "pairs.csv"], "`sources` must be used with an `output`.*pairs.csv"),
     (["translate", "artifact", "pairs.csv", "-o", "new"], "`output` must be of the kind"),
     (["translate", "artifact", "en.tmx", "-o", "new"], "`source` must be lines of text, .csv"),
+    (["translate", "none", "en", "en.tmx", "-o", "new"], "`sources` must be .* Received: en.tmx"),
     ([*TRAIN[:1], "pairs.csv", *TRAIN[2:]], "pairs.csv: expected a file with one sentence per"),
     ([*TRAIN[:4], "pairs.csv", *TRAIN[5:]], "pairs.csv: expected a file with one sentence per"),
     ([*DISTILL[:2], "pairs.csv", *DISTILL[3:]], "`sources` must be files of lines .*pairs.csv"),

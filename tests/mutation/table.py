@@ -957,6 +957,13 @@ MUTATIONS = (
         "runtime/test_folder.py",
     ),
     Mutation(
+        "files-of-other-formats-fail-one-by-one",
+        "keras_bahdanau_runtime:_check_formats",
+        "refused.append(str(path))",
+        "pass",
+        "runtime/test_folder.py",
+    ),
+    Mutation(
         "earlier-outputs-are-sources",
         "keras_bahdanau_runtime:find_files",
         "folder in path.resolve().parents",
