@@ -9,6 +9,7 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE, OF_RUNS
 
 OPTIONS_FILE, LAST_FILE, BEST_FILE = OF_RUNS
 TEXTS_FILE, HISTORY_FILE, AVERAGE_FILE = "texts.json", "history.csv", "average.keras"
+FOLDER_KEY = "folder"  # in TEXTS_FILE, next to the hashes
 SEEDS_FILE, CALIBRATION_FILE = "seeds.json", "calibration.json"
 CORPUS_FOLDER, DISTILLED_FOLDER, MIXED_FOLDER = "corpus", "distilled", "mixed"
 
@@ -34,6 +35,27 @@ def member_runs(run: str | os.PathLike[str]) -> list[Path]:
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{path}: expected a list of seeds. Received: {seeds!r:.80}")
     return [member_folder(run, seed) for seed in seeds]
+
+
+def option_folders(run: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders from which the relative paths in the options of a run may start.
+
+    The first is the one in which the run was trained, if it is recorded: runs of earlier versions
+    have no such record. The last is the current folder, for a run that was moved with its texts.
+
+    Raises:
+        ValueError: The file with the record is damaged.
+    """
+    path, folders = Path(run) / TEXTS_FILE, [Path()]
+    if path.exists():
+        try:
+            record = json.loads(path.read_bytes())
+            folder = record.get(FOLDER_KEY)
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path}: expected a JSON object. Received: {error}") from error
+        if isinstance(folder, str) and Path(folder) != Path.cwd():
+            folders.insert(0, Path(folder))
+    return folders
 
 
 def best_file(run: str | os.PathLike[str], argument: str = "run") -> Path:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 from keras_bahdanau.launcher import launched_rank
-from keras_bahdanau.run_folder import DISTILLED_FOLDER
+from keras_bahdanau.run_folder import DISTILLED_FOLDER, LAST_FILE
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau_cli.arguments import argument
 from keras_bahdanau_cli.exit_status import INTERRUPTED
 from keras_bahdanau_cli.flags import Values, Without
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
-from keras_bahdanau_cli.tensorflow_logging import check_keras
+from keras_bahdanau_cli.tensorflow_logging import check_keras, import_keras_for_training
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_cli.train import NewRun, train_run
+from keras_bahdanau_cli.train import NewRun, check_attention_flag, train_run
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 
@@ -66,7 +66,7 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
-    from keras_bahdanau.training.start import RunTexts, check_run_folder
+    from keras_bahdanau.training.start import RunTexts, check_run
     from keras_bahdanau_runtime.bulk.distillation import (
         SOURCE_FILE,
         TARGET_FILE,
@@ -81,6 +81,7 @@ def distill(
     folder = output / DISTILLED_FOLDER
     texts = {"source": folder / SOURCE_FILE, "target": folder / TARGET_FILE}
     options = TrainingOptions.from_values({**values, **texts})
+    check_attention_flag(options)
     rank, processes = launched_rank()
     if processes > 1:
         raise argument_error(
@@ -100,8 +101,16 @@ def distill(
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",
         )
-    check_run_folder(options, output, resume, RunTexts(options, output))
+    run_texts = RunTexts(options, output)
+    _, tokenizer = check_run(run_texts, resume)
+    _ = run_texts.held_out  # raises the errors of these files
     translator = Translator(artifact_folder(teaching.teacher), parallel_batches=available_cores())
+    needs_keras = options.attention is not None or options.init is not None or options.devices > 1
+    if needs_keras and not (output / LAST_FILE).exists():
+        import_keras_for_training()
+        from keras_bahdanau.training.run import check_model
+
+        check_model(options, tokenizer)
     try:
         with ProgressBar() as progress:
             distill_texts(

@@ -248,7 +248,7 @@ def _calibration_pairs(exported: ExportedRuns, text_format: TextFormat) -> list[
             )
         return []
     from keras_bahdanau.training.options import TrainingOptions
-    from keras_bahdanau.training.start import RunTexts
+    from keras_bahdanau.training.start import read_held_out
 
     run = exported.runs[0]
     path = run / OPTIONS_FILE
@@ -267,12 +267,13 @@ def _calibration_pairs(exported: ExportedRuns, text_format: TextFormat) -> list[
         )
         return []
     try:
-        sources, references = RunTexts(options, run).held_out[0]
+        sources, references = read_held_out(run)
     except (OSError, ValueError) as error:
+        problem = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
         print_message(
-            f"Translations will have no confidence: the validation set of {run} cannot be read. "
-            "Run the command in the folder in which the run was trained, or pass --calibrate. "
-            f"{error}"
+            f"Translations will have no confidence: the validation set of {run} {problem}: {error}."
+            " Pass pairs with --calibrate.",
+            "WARNING",
         )
         return []
     return list(zip(sources, references, strict=True))

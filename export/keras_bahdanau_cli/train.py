@@ -72,8 +72,8 @@ def train(run: NewOrExplainedRun, options: Values[TrainingOptions]) -> None:
     train_run(checked, run.output, run.resume, run.seeds)
 
 
-def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int = 1) -> None:
-    """Train in a folder and print the path of the best model, or how to continue."""
+def check_attention_flag(options: TrainingOptions) -> None:
+    """Raise a `ValueError` if `attention` is not from the command line."""
     source = click.get_current_context().get_parameter_source("attention")
     if source is not None and source.name == "DEFAULT_MAP":
         raise argument_error(
@@ -82,6 +82,11 @@ def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int =
             "`config` may be that of somebody else",
             options.attention,
         )
+
+
+def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int = 1) -> None:
+    """Train in a folder and print the path of the best model, or how to continue."""
+    check_attention_flag(options)
     try:
         if seeds > 1:
             _run_seeds(options, output, resume, seeds)

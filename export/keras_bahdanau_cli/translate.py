@@ -197,7 +197,7 @@ def translate(
         options |= {"output_format": output_format, "review": review}
         summary = _Summary([_translate_file(_open(job, limits), lines, output, **options)])
     if review is not None:
-        print_message(f"{review.count} translations to review are in {review.path}.")
+        _print_review(review, output)
     if output is not None:
         summary.print(time.monotonic() - began)
     summary.check()
@@ -317,6 +317,7 @@ def _translate_stream(
                 _print_failure(source, number, error, names_file=False)
     if review is not None:
         review.publish()
+        review.remove_partial()
     return failures
 
 
@@ -424,6 +425,19 @@ def _parse_shard(shard: str) -> tuple[int, int]:
     if not slash or not index.isdecimal() or not count.isdecimal():
         raise argument_error("shard", "be I/N, such as 1/4", shard)
     return int(index), int(count)
+
+
+def _print_review(review: "Review", output: Path | None) -> None:
+    """Print the number of translations to review, and their file."""
+    if review.count is None:
+        print_message(
+            f"{review.path} is missing. {output} was complete, so nothing was translated. Remove "
+            f"{output} to write both files again.",
+            "WARNING",
+        )
+    else:
+        verb = "is" if review.count == 1 else "are"
+        print_message(f"{_count(review.count, 'translation')} to review {verb} in {review.path}.")
 
 
 def _print_failure(source: Source, number: int, reason: str, names_file: bool = True) -> None:

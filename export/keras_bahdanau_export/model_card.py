@@ -15,6 +15,7 @@ from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     HISTORY_FILE,
     OPTIONS_FILE,
+    option_folders,
 )
 from keras_bahdanau_runtime.checks import check_text, checked_texts
 from keras_bahdanau_runtime.errors import argument_error
@@ -167,9 +168,11 @@ class _Run:
 
     def data_rows(self) -> _Table:
         """Return the names of the training texts, and the number of pairs if it is recorded."""
-        corpus = self.folder / CORPUS_FOLDER
-        if not corpus.is_dir() and isinstance(self.options.get("source"), str):
-            corpus = Path(self.options["source"])
+        corpora = [self.folder / CORPUS_FOLDER]
+        if isinstance(self.options.get("source"), str):
+            source = self.options["source"]
+            corpora += [folder / source for folder in option_folders(self.folder)]
+        corpus = next((path for path in corpora if path.is_dir()), corpora[0])
         rows: _Table = [("texts", [*self._names("source"), *self._names("target")])]
         if (corpus / MANIFEST_FILE).is_file():
             from keras_bahdanau.data.corpus import PreparedCorpus

@@ -233,14 +233,23 @@ class GenerationMixin:
             `Scores` of tensors.
         """
         memory, state, _ = self.start(source)
-        batch, length = ops.shape(source)
-        return score_targets(
-            lambda tokens, state: self.step(tokens, state, memory),
-            state,
-            ops.full((batch,), BOS, dtype="int32"),
-            target,
-            length,
+        return self._score_with_steps(
+            lambda tokens, state: self.step(tokens, state, memory), state, source, target
         )
+
+    def _score_with_steps(self, step, state, source, target, num_weights=1):
+        """Return the `Scores` of targets by a step function.
+
+        Args:
+            step: As for `score_targets`, with weights `(B, num_weights * Tx)`.
+            state: The initial state.
+            source: As for `forced_scores`.
+            target: As for `forced_scores`.
+            num_weights: Number of weights that a step returns for each source token.
+        """
+        batch, length = ops.shape(source)
+        first_tokens = ops.full((batch,), BOS, dtype="int32")
+        return score_targets(step, state, first_tokens, target, num_weights * length)
 
     def generate(
         self,

@@ -33,10 +33,9 @@ from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.saved_models import warn_about_script_classes
-from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
+from keras_bahdanau_runtime.ids import EOS, PAD, UNK
 
 # The model in whose training or test step this code runs, if its loss computes the logits. This is
 # not an attribute of the model, because the replicas of TensorFlow are threads that share it.
@@ -571,19 +570,20 @@ class Seq2Seq(GenerationMixin, keras.Model):
         if self.copy is None:
             return super().forced_scores(source, target)
         memory, state, _ = self.start(source)
-        (batch, length), target = ops.shape(source), ops.cast(target, "int32")
 
         def step(tokens, state):
             logits, state, weights, copied_part = self._copying_step(tokens, state, memory)
             weights = ops.concatenate([ops.cast(weights, "float32"), copied_part()], axis=-1)
             return logits, state, weights
 
-        first = ops.full((batch,), BOS, dtype="int32")
-        scores = score_targets(step, state, first, target, 2 * length)
+        scores = self._score_with_steps(step, state, source, target, num_weights=2)
+        length = ops.shape(source)[1]
         weights, copied = scores.alignments[..., :length], scores.alignments[..., length:]
         _, copies = memory
         probabilities = ops.maximum(ops.exp(ops.expand_dims(scores.log_probs, -1)), _TINY)
-        copied = ops.where(copies_token(copies, target), copied / probabilities, 0.0)
+        copied = ops.where(
+            copies_token(copies, ops.cast(target, "int32")), copied / probabilities, 0.0
+        )
         return scores._replace(alignments=weights, copied=copied)
 
     @property

@@ -2,7 +2,7 @@
 
 run/
   options.json     the options of the run, with the dtype policy of its training steps
-  texts.json       hashes of the text files
+  texts.json       hashes of the text files, and the folder from which their relative paths start
   corpus/          the texts as written by `prepare`, unless a prepared corpus is given
   mixed/           links to the files of the corpora of `mix`
   last.keras       model, tokenizer and optimizer at the last checkpoint
@@ -54,7 +54,6 @@ from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
-    TEXTS_FILE,
     best_file,
     member_runs,
 )
@@ -71,7 +70,13 @@ from keras_bahdanau.training.own_attention import (
 from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau.training.rules import SHORT_KINDS
 from keras_bahdanau.training.seeds import prepare_seeds
-from keras_bahdanau.training.start import RunTexts, mixed_corpora, prepare_texts, start_run
+from keras_bahdanau.training.start import (
+    RunTexts,
+    mixed_corpora,
+    prepare_texts,
+    record_texts,
+    start_run,
+)
 from keras_bahdanau.training.time_budget import MEASURED_BATCHES, fit_options, measure
 from keras_bahdanau.training.word_vectors import set_word_vectors
 from keras_bahdanau_runtime.errors import argument_error
@@ -85,6 +90,7 @@ logger = logging.getLogger("keras_bahdanau")
 _MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
 _LONGEST_WARMUP = 4000  # updates, if `warmup` is not set
 _MAX_UNKNOWN = 0.05  # share of unknown pieces in split text; see `_check_held_out`
+_SMALL_WIDTH = 8  # of a layer whose width is chosen later
 _CHECKED_PAIRS = 1000  # of the training text
 _MIN_SHAPES, _MAX_SHAPES, _STEPS_PER_SHAPE = 8, 96, 300  # see `_compiled_shapes`
 
@@ -428,7 +434,7 @@ def _start_or_resume(options, output, corpus, texts):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, texts.hashes)
+            record_texts(texts)
             chosen = replace(options, dtype_policy=model.training_dtype_policy)
             write_json(output / OPTIONS_FILE, chosen.to_dict())
     average_gradients(model)
@@ -632,6 +638,35 @@ def build(options, tokenizer, updates, warmup):
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     return model
+
+
+def check_model(options, tokenizer):
+    """Check devices, `attention` and `init` before texts are made that only this run needs.
+
+    Args:
+        options: `TrainingOptions` of a new run. Those that are chosen from the pairs may be open.
+        tokenizer: The tokenizer of `init`, or `None` without it.
+
+    Raises:
+        ValueError: As `train`.
+    """
+    with data_parallel(options.devices):  # raises the error of too few devices
+        pass
+    if options.attention is not None:
+        attention_class(options.attention)
+    if options.init is not None:
+        initial_model(options, tokenizer)
+    elif options.attention is not None:
+        architecture = {name: getattr(options, name) for name in ARCHITECTURE}
+        # The widths that are chosen later are in the same proportion to each other.
+        widths = ("units", "embedding_dim", "attention_units")
+        architecture |= {name: architecture[name] or _SMALL_WIDTH for name in widths}
+        checked = replace(options, **{name: architecture[name] for name in widths})
+        architecture |= {"attention": own_attention(checked), "copy": None}
+        maxout_units = architecture["embedding_dim"]
+        model = _MODELS[options.model](4, 4, maxout_units=maxout_units, **architecture)
+        model.build()
+        check_own_attention(options, model.decoder.attention)
 
 
 def new_model(options, tokenizer):

@@ -23,18 +23,15 @@ from keras_bahdanau.run_folder import (
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.start import (
     RunTexts,
-    check_corpora,
-    check_run_folder,
+    check_run,
     choose_options,
     claim_run,
-    given_tokenizer,
     log_choices,
     prepare_texts,
 )
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import write_json
-from keras_bahdanau_runtime.text.scores import bleu_metric
 
 
 class Member(NamedTuple):
@@ -78,7 +75,6 @@ def prepare_seeds(
             "seeds", "be 1 with several `devices`; train one run at a time", received=str(seeds)
         )
     replace(options, seed=options.seed + seeds - 1)  # checks the last seed
-    bleu_metric(options.tokenize)
     texts = RunTexts(options, output)
     if resume and not (output / SEEDS_FILE).exists():
         for name in (OPTIONS_FILE, LAST_FILE):
@@ -88,9 +84,7 @@ def prepare_seeds(
                     "be left out to continue a single run",
                     received=f"{seeds} for {str(output)!r}, which has {name}",
                 )
-    check_run_folder(options, output, resume, texts)
-    tokenizer = given_tokenizer(options, output)
-    check_corpora(options, tokenizer, output)
+    _, tokenizer = check_run(texts, resume, seeds=True)
     _ = texts.held_out  # raises the errors of these files
     chosen, choices = choose_options(texts, tokenizer)
     (on_choices or log_choices)(choices)

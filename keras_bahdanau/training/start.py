@@ -24,18 +24,20 @@ from keras_bahdanau.data.text_statistics import PairStatistics
 from keras_bahdanau.run_folder import (
     CORPUS_FOLDER,
     DISTILLED_FOLDER,
+    FOLDER_KEY,
     LAST_FILE,
     MIXED_FOLDER,
     OPTIONS_FILE,
     SEEDS_FILE,
     TEXTS_FILE,
+    option_folders,
 )
 from keras_bahdanau.training.initial import InitialModel
 from keras_bahdanau.training.options import CHOSEN_OPTIONS, TrainingOptions
 from keras_bahdanau.training.rules import TextFacts, choose_training
 from keras_bahdanau.user_modules import check_module, split_class
 from keras_bahdanau_runtime.errors import argument_error
-from keras_bahdanau_runtime.files import claim_folder, file_sha256
+from keras_bahdanau_runtime.files import claim_folder, file_sha256, write_json
 from keras_bahdanau_runtime.option_files import read_options
 from keras_bahdanau_runtime.text.corpus import UTF_8
 from keras_bahdanau_runtime.text.parallel import TextFormat, expand_paths, read_parallel
@@ -127,7 +129,45 @@ class RunTexts:
         return digests
 
 
-def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts: RunTexts) -> None:
+def check_run(
+    texts: RunTexts, resume: bool, rank: int = 0, seeds: bool = False
+) -> tuple[TrainingOptions | None, Tokenizer | None]:
+    """Check a run without its training text, which may be large or not written yet.
+
+    Args:
+        texts: `RunTexts`.
+        resume: As for `start_run`.
+        rank: As for `start_run`.
+        seeds: Whether the folder is for several runs that differ only in their seed.
+
+    Returns:
+        The options of the run to continue, `None` for a new one; and the tokenizer of `init` or of
+        a file, `None` for one that is learned.
+
+    Raises:
+        ValueError, OSError, MissingDependencyError: As `start_run`.
+    """
+    options, output = texts.options, texts.output
+    bleu_metric(options.tokenize)
+    if options.attention is not None:
+        check_module("attention", split_class("attention", options.attention)[0])
+    if not seeds and (output / SEEDS_FILE).exists():
+        raise argument_error(
+            "output",
+            "be the folder of one run; pass `seeds` to continue several",
+            received=f"{str(output)!r}, which has a {SEEDS_FILE}",
+        )
+    if rank == 0:
+        _check_run_folder(options, output, resume, texts)
+    stored = stored_options(options, output) if resume else None
+    tokenizer = given_tokenizer(stored or options, output)
+    check_corpora(options, tokenizer, output)
+    return stored, tokenizer
+
+
+def _check_run_folder(
+    options: TrainingOptions, output: Path, resume: bool, texts: RunTexts
+) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options or texts."""
     if options.target is not None and options.source.is_dir():
         raise argument_error(
@@ -221,6 +261,7 @@ def _check_hashes(texts: RunTexts) -> None:
         logger.warning("%s is missing, so changed texts are not detected.", path)
         return
     previous, current = read_options(path), texts.hashes
+    previous.pop(FOLDER_KEY, None)  # the texts may have been moved
     names = [*current, *(name for name in previous if name not in current)]
     changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
@@ -229,6 +270,39 @@ def _check_hashes(texts: RunTexts) -> None:
             "name the texts that the run was started with",
             received=f"{', '.join(changed)}, which changed since then",
         )
+
+
+def record_texts(texts: RunTexts) -> None:
+    """Write the hashes of the texts of a run, and the folder in which it is trained."""
+    write_json(texts.output / TEXTS_FILE, {**texts.hashes, FOLDER_KEY: str(Path.cwd())})
+
+
+def read_held_out(run: Path) -> tuple[list[str], list[str]]:
+    """Return the sources and targets of the first held-out set of a run that was trained.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        FileNotFoundError: A file is missing in the folder in which the run was trained, and in the
+            current one.
+        ValueError: The options or a file are damaged.
+    """
+    options = TrainingOptions.from_file(run / OPTIONS_FILE)
+    names = [options.validation_source[0], *(options.validation_target or ())[:1]]
+    missing = []
+    for folder in option_folders(run):
+        paths = [folder / name for name in names]
+        try:
+            source, *targets = (expand_paths([path])[0] for path in paths)
+        except ValueError:  # a pattern that matches nothing
+            missing += paths
+            continue
+        absent = [path for path in (source, *targets) if not path.exists()]
+        if not absent:
+            return read_parallel(source, targets[0] if targets else None, options.text_format)
+        missing += absent
+    raise FileNotFoundError(", ".join(map(str, missing)))
 
 
 @contextlib.contextmanager
@@ -272,21 +346,8 @@ def start_run(
         OSError: A text is missing, or the disk is full.
         MissingDependencyError: sacrebleu is not installed.
     """
-    bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
-    if options.attention is not None:
-        check_module("attention", split_class("attention", options.attention)[0])
     texts = RunTexts(options, output)
-    if (output / SEEDS_FILE).exists():
-        raise argument_error(
-            "output",
-            "be the folder of one run; pass `seeds` to continue several",
-            received=f"{str(output)!r}, which has a {SEEDS_FILE}",
-        )
-    if rank == 0:
-        check_run_folder(options, output, resume, texts)
-    stored = stored_options(options, output) if resume else None
-    tokenizer = given_tokenizer(stored or options, output)
-    check_corpora(options, tokenizer, output)
+    stored, tokenizer = check_run(texts, resume, rank)
     if stored is None:
         stored, choices = choose_options(texts, tokenizer)
         if options.embedding_dim is None:

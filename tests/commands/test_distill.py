@@ -1,5 +1,7 @@
 """The command `distill`: a teacher that copies its source, and a student trained on its output."""
 
+import re
+
 import pytest
 from command import history, run
 from copy_artifact import make
@@ -44,3 +46,19 @@ def test_student_is_trained_on_the_translations_and_the_command_resumes(distill,
     assert status != 0 and "`references` must be the one that" in err
     status, err = distill("--resume")
     assert status == 0 and len(history(student)) == 1, err
+
+
+def test_a_student_with_a_wrong_attention_is_refused_before_the_teacher_translates(
+    distill, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "student_attention.py").write_text(
+        "from keras_bahdanau.layers import Attention\nclass Unfinished(Attention):\n    pass\n"
+    )
+    for name, words in (
+        ("Missing", "which does not exist"),
+        ("Unfinished", "must pass `check_attention`, .* has no method `memory`"),
+    ):
+        status, err = distill("--attention", f"student_attention:{name}")
+        assert status != 0 and re.search(words, err), err
+        assert not (tmp_path / "student").exists()

@@ -57,6 +57,17 @@ MISTAKES = [
         [*DISTILL, "--config", "source.json"],
         "source.json: Argument `source` must be an option of distill",
     ),
+    # Nothing is translated for a student that cannot be trained.
+    ([*DISTILL, "--config", "train.json"], "`attention` must be given on the command line"),
+    ([*DISTILL, "--attention", "none.py:A"], "`attention` must be .*'none.py', which does not"),
+    ([*DISTILL[:-1], "members", "--resume"], "members', which has a seeds.json"),
+    ([*DISTILL, "--tokenize", "x"], "`tokenize` must be one of"),
+    ([*DISTILL, "--tokenizer", "none.json"], "'none.json'"),
+    ([*DISTILL, "--init", "old", "--units", "9"], "`units` is 9 instead of 10"),
+    ([*DISTILL, "--mix", "none=0.2"], "`mix` must have corpora .*'none', which has no manifest"),
+    ([*DISTILL[:6], "short", *DISTILL[7:]], "short ends after line 1, en goes on"),
+    ([*DISTILL[:6], "latin", *DISTILL[7:]], "latin, line 2: not UTF-8"),
+    ([*TRAIN, "--seeds", "2", "--attention", "none.py:A"], "`attention` must be .*'none.py'"),
     ([*DISTILL, "--pairs"], "en, line 1: expected 2 columns"),
     ([*DISTILL[:2], "latin", *DISTILL[3:], "--encoding", "ascii"], "latin, line 2: not ascii"),
     (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
@@ -152,6 +163,7 @@ MISTAKES = [
     (["translate", "artifact", "pairs.csv"], "`sources` must be used with an `output`.*pairs.csv"),
     (["translate", "artifact", "pairs.csv", "-o", "new"], "`output` must be of the kind"),
     (["translate", "artifact", "en.tmx", "-o", "new"], "`source` must be lines of text, .csv"),
+    (["translate", "none", "en", "en.tmx", "-o", "new"], "`sources` must be .* Received: en.tmx"),
     ([*TRAIN[:1], "pairs.csv", *TRAIN[2:]], "pairs.csv: expected a file with one sentence per"),
     ([*TRAIN[:4], "pairs.csv", *TRAIN[5:]], "pairs.csv: expected a file with one sentence per"),
     ([*DISTILL[:2], "pairs.csv", *DISTILL[3:]], "`sources` must be files of lines .*pairs.csv"),
@@ -172,6 +184,8 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
     make(tmp_path / "artifact")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "members").mkdir()
+    (tmp_path / "members" / "seeds.json").touch()
     (tmp_path / "old").symlink_to(Path(__file__).resolve().parents[1] / "files" / "run")
     for name, data in (
         ("en", b"a\nb\n"),

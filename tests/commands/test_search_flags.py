@@ -12,6 +12,7 @@ from copy_artifact import TOKENIZER, calibration, make, make_with_options
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.bulk.records import Lines
 from keras_bahdanau_runtime.bulk.review import Review
 
 TEXTS = ["a man on a bike", "a dog"]
@@ -249,6 +250,40 @@ def test_doubtful_translations_go_to_a_file_of_their_own(
     assert review.read_text("utf-8").splitlines() == DOUBTFUL
     out = output.read_text("utf-8") if is_file else out
     assert out.splitlines() == ["", "b", "", ""]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_finished_output_keeps_and_counts_its_review(
+    calibrated, write, monkeypatch, capsysbinary, tmp_path
+):
+    source, review, output = write("source", "a boat"), tmp_path / "r.tsv", tmp_path / "output"
+    command = ["translate", calibrated, source, "--output", output, "--review", 0.06, review]
+    for flags in ([], ["--resume"]):
+        status, _, err = run(monkeypatch, capsysbinary, *command, *flags)
+        assert status == 0 and f"1 translation to review is in {review}" in err
+        assert len(review.read_text("utf-8").splitlines()) == 1
+    review.unlink()
+    status, _, err = run(monkeypatch, capsysbinary, *command, "--resume")
+    assert status == 0 and f"{review} is missing. {output} was complete, so nothing" in err
+
+
+def test_a_review_is_kept_if_the_process_ends_before_its_output_is_complete(
+    calibrated, write, tmp_path, monkeypatch
+):
+    source, output = write("source", "a boat", "b", "a man on a bike"), tmp_path / "output"
+    review, options = tmp_path / "doubtful.tsv", {"window": 2}
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Lines, "publish", stop)
+        translate_file(
+            Translator(calibrated), source, output, review=Review(0.06, review), **options
+        )
+    options["resume"] = True
+    translate_file(Translator(calibrated), source, output, review=Review(0.06, review), **options)
+    assert review.read_text("utf-8").splitlines() == DOUBTFUL
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -957,6 +957,13 @@ MUTATIONS = (
         "runtime/test_folder.py",
     ),
     Mutation(
+        "files-of-other-formats-fail-one-by-one",
+        "keras_bahdanau_runtime:_check_formats",
+        "refused.append(str(path))",
+        "pass",
+        "runtime/test_folder.py",
+    ),
+    Mutation(
         "earlier-outputs-are-sources",
         "keras_bahdanau_runtime:find_files",
         "folder in path.resolve().parents",
@@ -1756,6 +1763,13 @@ MUTATIONS = (
         "runtime/test_tokenizer.py",
     ),
     Mutation(
+        "a-teacher-translates-for-a-wrong-attention",
+        "keras_bahdanau_cli:distill",
+        "options.attention is not None",
+        "False",
+        "commands/test_distill.py",
+    ),
+    Mutation(
         "seeds-of-several-runs-are-equal",
         "keras_bahdanau:prepare_seeds",
         "options.seed + number",
@@ -2051,6 +2065,20 @@ MUTATIONS = (
         "json.loads(line)[-1] <= rows",
         "True",
         "commands/test_search_flags.py",
+    ),
+    Mutation(
+        "a-finished-output-has-nothing-to-review",
+        "keras_bahdanau_runtime:Review.read_count",
+        "sum((1 for _ in file))",
+        "0",
+        "commands/test_search_flags.py",
+    ),
+    Mutation(
+        "validation-files-are-only-found-in-the-current-folder",
+        "keras_bahdanau:option_folders",
+        "isinstance(folder, str)",
+        "False",
+        "runtime/test_run_start.py",
     ),
     Mutation(
         "review-in-the-order-of-the-rows",

@@ -15,6 +15,8 @@ from keras_bahdanau_runtime.bulk.file import Journal, Position, fingerprint
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.ray.bulk import _FileTranslator
+from keras_bahdanau_runtime.text.compression import open_bytes
+from keras_bahdanau_runtime.text.file_kind import COMPRESSIONS
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 WINDOW = 32
@@ -75,7 +77,7 @@ def test_each_line_is_translated_to_one_line(translator, lines, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [0, WINDOW - 1, WINDOW, 2 * WINDOW - 1, 2 * WINDOW])
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz", "out.txt.xz"])
 def test_resumed_output_equals_uninterrupted_output(translator, lines, tmp_path, rows, name):
     path, texts = lines
     translate_file(translator, path, tmp_path / f"whole-{name}")
@@ -274,11 +276,16 @@ def test_source_with_the_name_of_the_partial_file_is_refused(translator, tmp_pat
     assert names(tmp_path) == [source.name] and source.read_text() == "a\n"
 
 
-def test_empty_source_gives_a_valid_gzip_file(translator, tmp_path):
-    (tmp_path / "in.txt").touch()
-    translate_file(translator, tmp_path / "in.txt", tmp_path / "out.txt.gz")
-    assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b""
-    assert (tmp_path / "out.txt.gz").stat().st_size > 0
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+@pytest.mark.parametrize("rows", [0, WINDOW + 1])
+def test_an_output_is_compressed_as_its_name_says(translator, tmp_path, suffix, rows):
+    text = "a man\n" * rows
+    (tmp_path / "in.txt").write_text(text)
+    output = tmp_path / f"out.txt{suffix}"
+    translate_file(translator, tmp_path / "in.txt", output)
+    assert output.stat().st_size > 0
+    with open_bytes(output) as file:  # which accepts complete streams only
+        assert file.read().decode() == text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks.")
@@ -486,7 +493,7 @@ def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, 
         ("a.tsv", "b.tsv", (), "`text_column` must be a number from 1 .* Received: None for"),
         ("a.tsv", "b.tsv", ("de",), "`text_column` must be a number from 1 .* Received: 'de'"),
         ("a.tsv", "b.tsv", ("1", "de"), "`output_column` must be left out for tab-separated"),
-        ("a.txt", "b.txt.bz2", (), "`output` must be uncompressed, or end with .gz"),
+        ("a.parquet", "b.parquet.gz", (), "expected Parquet without a compression around it"),
         ("a.txt", "b.txt", ("text",), "`text_column` must be used only"),
         ("a.txt", "b.txt", (None, "text"), "`output_column` must be used only"),
         ("a.jsonl", "b.jsonl", ("translation",), "`text_column` and `output_column` must be diff"),

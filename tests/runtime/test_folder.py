@@ -1,5 +1,7 @@
 """Translation of several files into a folder."""
 
+import bz2
+import lzma
 import os
 from pathlib import Path
 
@@ -62,6 +64,12 @@ def test_an_earlier_output_is_no_source(folder, translator, sources):
     assert find(*sources, output="in/out") == ["in/a.txt", "in/b.jsonl"]
 
 
+REFUSED = (
+    "`sources` must be lines of text, .csv, .tsv, .jsonl or .parquet; .* .gz, .bz2, .xz or .zst; .*"
+    r"Received: a\.txt\.lzma, b\.json\.gz, c\.parquet\.gz$"
+)
+
+
 @pytest.mark.parametrize(
     ("sources", "output", "words"),
     [
@@ -71,12 +79,13 @@ def test_an_earlier_output_is_no_source(folder, translator, sources):
         (["in/none.txt"], "out", "`sources` must be files.*in/none.txt', which does not exist"),
         (["in/*.csv"], "out", r"Pattern 'in/\*.csv' must match a file"),
         (["empty"], "out", "`sources` must contain a file. Received: empty"),
+        (["a.txt.lzma", "b.json.gz", "c.parquet.gz", "d.xz"], "out", REFUSED),
         (["in"], "in", "`output` must be another folder than that of the sources"),
     ],
 )
 def test_files_without_an_output_of_their_own_are_refused(folder, sources, output, words):
-    for name in ("other/a.txt", "in/a.txt.partial", "in/.a.txt.journal"):
-        if name in sources:
+    for name in sources:
+        if not Path(name).exists() and name not in ("in/none.txt", "in/*.csv", "empty"):
             write(name, "x")
     Path("empty").mkdir()
     with pytest.raises(ValueError, match=words):
@@ -94,6 +103,15 @@ def test_only_new_and_changed_files_are_translated(folder, translator):
     assert Path("out/a.txt").read_text() == "a man\na cat\n"
     assert run(translator, truncate=True) == {"a.txt": 2, "b.jsonl": 1, "c.txt": 1}
     assert run(translator, truncate=True) == {"a.txt": 0, "b.jsonl": 0, "c.txt": 0}
+
+
+def test_compressed_files_of_a_folder_have_compressed_outputs(folder, translator):
+    Path("in/c.csv.bz2").write_bytes(bz2.compress(b"text\na dog\n"))
+    Path("in/d.xz").write_bytes(lzma.compress(b"a cat\n"))
+    assert run(translator) == {"a.txt": 1, "b.jsonl": 1, "c.csv.bz2": 1, "d.xz": 1}
+    table = bz2.decompress(Path("out/c.csv.bz2").read_bytes())
+    assert table == b"text,translation\na dog,a dog\n"
+    assert lzma.decompress(Path("out/d.xz").read_bytes()) == b"a cat\n"
 
 
 def test_another_artifact_translates_every_file_again(folder, translator, tmp_path_factory):

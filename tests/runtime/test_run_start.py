@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,8 @@ from keras_bahdanau.data.corpus import PreparedCorpus
 from keras_bahdanau.data.preparation import prepare
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.training.options import TrainingOptions
-from keras_bahdanau.training.start import RunTexts, start_run
+from keras_bahdanau.training.start import RunTexts, record_texts, start_run
+from keras_bahdanau_cli.export import ExportedRuns, _calibration_pairs
 from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -70,6 +72,42 @@ def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path, caplog):
         start_run(fewer, run, resume=True, rank=0),
     ):
         pytest.fail("a changed text must not be used")
+
+
+def test_the_held_out_pairs_of_a_run_are_found_from_any_folder(tmp_path, monkeypatch, capsys):
+    trained, moved, other = (tmp_path / name for name in ("trained", "moved", "other"))
+    for folder in (trained, other):
+        folder.mkdir()
+    (trained / "dev1.tsv").write_text("a\tx\n")
+    options = TrainingOptions("dev1.tsv", validation_source="dev?.tsv", vocabulary_size=300)
+    run = trained / "run"
+    monkeypatch.chdir(trained)
+    with start_run(options, run, resume=False, rank=0) as texts:
+        record_texts(texts)
+        (run / "options.json").write_text(json.dumps(texts.options.to_dict()))
+        chosen = texts.options
+
+    def pairs(run):
+        return _calibration_pairs(ExportedRuns(run=run, path=Path("new")), TextFormat())
+
+    monkeypatch.chdir(other)
+    assert pairs(run) == [("a", "x")] and not capsys.readouterr().err
+    trained.rename(moved)  # and the run is found with its texts, and resumed, in the new folder
+    assert pairs(moved / "run") == []
+    assert f"is missing: {trained}/dev?.tsv, dev?.tsv. Pass pairs" in one_line(capsys)
+    monkeypatch.chdir(moved)
+    assert pairs(Path("run")) == [("a", "x")]
+    with start_run(chosen, moved / "run", resume=True, rank=0):
+        pass
+    (moved / "dev1.tsv").write_text("no second column\n")
+    assert pairs(Path("run")) == [] and "cannot be read: dev1.tsv, line 1" in one_line(capsys)
+    (moved / "run" / "texts.json").unlink()  # as in a run of an earlier version
+    (moved / "dev1.tsv").write_text("b\ty\n")
+    assert pairs(Path("run")) == [("b", "y")]
+
+
+def one_line(capsys):
+    return " ".join(capsys.readouterr().err.split())
 
 
 def test_columns_of_the_options_are_read(tmp_path):

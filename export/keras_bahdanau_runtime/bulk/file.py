@@ -351,6 +351,9 @@ def translate_file(
                 logger.warning("%s exists: it is complete.", output)
             for path in (partial, journal_path):
                 path.unlink(missing_ok=True)
+            if review is not None:
+                review.remove_partial()
+                review.read_count()
             return FileResult(position.rows, position.failed, 0)
     output_state = _file_state(output) if exists else None
     journal = Journal(journal_path, settings)
@@ -393,6 +396,8 @@ def translate_file(
             output.unlink(missing_ok=True)
             finished_journal.write(position, finished)
         fsync(output.parent)
+        if review is not None:
+            review.remove_partial()
         journal_path.unlink(missing_ok=True)
     return FileResult(position.rows, position.failed, position.rows - first)
 

@@ -22,10 +22,13 @@ from keras_bahdanau_runtime.bulk.file import (
     translate_file,
 )
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
+from keras_bahdanau_runtime.bulk.records import check_format
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import claim_folder
 from keras_bahdanau_runtime.text.parallel import expand_paths
 from keras_bahdanau_runtime.translator import Translator
+
+_SHOWN_FILES = 10  # in a message
 
 
 def find_files(sources: Sequence[Path], output: Path) -> list[Path]:
@@ -39,8 +42,11 @@ def find_files(sources: Sequence[Path], output: Path) -> list[Path]:
         output: Folder of the outputs; it need not exist.
 
     Raises:
-        ValueError: A source does not exist, a pattern matches nothing, there is no file, two files
-            have the same name, or a file has the name of a working file of another output.
+        ValueError: A source does not exist, a pattern matches nothing, there is no file, a file has
+            a format that cannot be translated, two files have the same name, or a file has the name
+            of a working file of another output.
+        MissingDependencyError: The package for the format or the compression of a file is not
+            installed.
     """
     files = dict[str, Path]()
     folder, is_inside = output.resolve(), False
@@ -69,12 +75,32 @@ def find_files(sources: Sequence[Path], output: Path) -> list[Path]:
         raise argument_error(
             "sources", "contain a file", received=", ".join(map(str, sources)) or "none"
         )
+    _check_formats(list(files.values()))
     for name, path in files.items():
         work_names = [*(f"{name}{suffix}" for suffix in WORK_SUFFIXES), record_path(path).name]
         for work_name in work_names:
             if work_name in files:
                 raise _same_names(path, files[work_name])
     return list(files.values())
+
+
+def _check_formats(files: Sequence[Path]) -> None:
+    """Raise one `ValueError` that names the files that cannot be translated."""
+    refused = []
+    for path in files:
+        try:
+            check_format(path)
+        except ValueError:
+            refused.append(str(path))
+    if refused:
+        names = ", ".join(refused[:_SHOWN_FILES])
+        others = len(refused) - _SHOWN_FILES
+        raise argument_error(
+            "sources",
+            "be lines of text, .csv, .tsv, .jsonl or .parquet; all but Parquet may end with .gz, "
+            ".bz2, .xz or .zst; name the files, or use a pattern",
+            received=f"{names} and {others} more" if others > 0 else names,
+        )
 
 
 def _same_names(first: Path, second: Path) -> ValueError:

@@ -9,19 +9,18 @@
 | anything else        | a line    | a line                         | a blank line               |
 
 Names of other known formats, such as `.json` or `.xlsx`, are refused. With a further suffix `.gz`,
-`.bz2`, `.xz` or `.zst`, all but Parquet are compressed; `.gz` is the only one of the output. A row
+`.bz2`, `.xz` or `.zst`, all but Parquet are compressed, also the output. A row
 without a readable text (bytes that are not UTF-8, a missing key or null, a line that is not a JSON
 object, another number of columns) has an `error`; the other rows are translated.
 """
 
 import contextlib
 import csv
-import gzip
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,6 +28,7 @@ from keras_bahdanau_runtime.checks import check_text, parse_json
 from keras_bahdanau_runtime.errors import argument_error, quote, require
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.columns import join_columns
+from keras_bahdanau_runtime.text.compression import compressor
 from keras_bahdanau_runtime.text.corpus import (
     MAX_LINE,
     check_length,
@@ -46,6 +46,7 @@ _GROUP_ROWS = 65_536  # rows of a Parquet row group to write, at most
 _GROUP_BYTES = 2**26  # bytes from which on a row group has fewer rows
 _NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
 Source = Path | BinaryIO
+Compress = Callable[[bytes], bytes] | None
 
 
 class Row(NamedTuple):
@@ -84,7 +85,8 @@ def open_records(
     Raises:
         ValueError: The format cannot be translated, the formats differ, a column is given for
             lines, or the column is missing.
-        MissingDependencyError: The file is Parquet, and pyarrow is not installed.
+        MissingDependencyError: The file is Parquet and pyarrow is not installed, or the output ends
+            with `.zst` and backports.zstd is not installed.
     """
     names = (text_column,) if isinstance(text_column, str) else tuple(text_column or ())
     if len(set(names)) < len(names):
@@ -96,14 +98,7 @@ def open_records(
             "be of the kind of the source: .csv, .tsv, .jsonl, .parquet or lines of text",
             received=f"{str(output)!r} for {name_of(source)!r}",
         )
-    compression = file_kind(output).compression
-    if compression not in (None, "gzip"):
-        raise argument_error(
-            "output",
-            "be uncompressed, or end with .gz",
-            received=f"{str(output)!r}, which names another compression",
-        )
-    compress = compression == "gzip"
+    compress = compressor(file_kind(output).compression)
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
@@ -151,6 +146,18 @@ def is_text(source: Source) -> bool:
     return not isinstance(source, Path) or is_lines(source)
 
 
+def check_format(path: Path) -> None:
+    """Check, by its name alone, that a file can be translated into one with this name.
+
+    Raises:
+        ValueError: It has another format.
+        MissingDependencyError: The package for its format or its compression is not installed.
+    """
+    if _kind("source", path) is Parquet:
+        require("pyarrow", extra="parquet")
+    compressor(file_kind(path).compression)
+
+
 def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
     """Return the class for a stream or a file; `name` is that of the argument, for the message."""
     if is_text(source):
@@ -174,7 +181,7 @@ class Lines:
 
     Args:
         source: Path or stream, as for `iterate_lines`.
-        compress: bool. Whether to compress the output by gzip.
+        compress: The `compressor` of the output; `None` for none.
 
     Attributes:
         header: Bytes of the file in front of its rows, which determine their meaning.
@@ -184,7 +191,7 @@ class Lines:
     header = b""
     values = "lines"
 
-    def __init__(self, source: Source, compress: bool = False) -> None:
+    def __init__(self, source: Source, compress: Compress = None) -> None:
         self._source, self._compress = source, compress
         self._counted = False
 
@@ -248,14 +255,13 @@ class Lines:
             stop: As for `rows`.
         """
         if self._compress and not partial.stat().st_size:
-            partial.write_bytes(self._compressed(b""))  # an empty file is not valid gzip
+            partial.write_bytes(self._compressed(b""))  # an empty file has no stream
         yield partial
         os.replace(partial, output)
 
     def _compressed(self, data: bytes) -> bytes:
-        """Return a separate gzip member, so that a resumed file can be cut in front of it."""
-        # Without a time, so that the bytes are reproducible.
-        return gzip.compress(data, mtime=0) if self._compress else data
+        """Return a separate stream, so that a resumed file can be cut in front of it."""
+        return data if self._compress is None else self._compress(data)
 
 
 class JsonLines(Lines):
@@ -283,7 +289,7 @@ class JsonLines(Lines):
         source: Path,
         columns: Sequence[str],
         new_column: str,
-        compress: bool = False,
+        compress: Compress = None,
         key_suffixes: Sequence[str] = (),
     ) -> None:
         super().__init__(source, compress)
@@ -378,7 +384,7 @@ class TabSeparated(Lines):
 
     values = "text"
 
-    def __init__(self, source: Path, columns: Sequence[str], compress: bool = False) -> None:
+    def __init__(self, source: Path, columns: Sequence[str], compress: Compress = None) -> None:
         super().__init__(source, compress)
         for column in columns or (None,):
             if column is None or not re.fullmatch("[1-9][0-9]{0,5}", column):
@@ -427,7 +433,7 @@ class Csv(Lines):
     values = "text"
 
     def __init__(
-        self, source: Path, columns: Sequence[str], new_column: str, compress: bool = False
+        self, source: Path, columns: Sequence[str], new_column: str, compress: Compress = None
     ) -> None:
         super().__init__(source, compress)
         self.header, names = next(self._raw_rows(), (b"", []))

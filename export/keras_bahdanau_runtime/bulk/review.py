@@ -30,7 +30,8 @@ class Review:
         path: `Path` of the file.
 
     Attributes:
-        count: int, number of translations in the file, once it is published.
+        count: int, number of translations in the file, once it is complete; `None` if an earlier
+            call has completed it and it is missing now.
 
     Raises:
         ValueError: `confidence` is not a number from 0 to 1.
@@ -43,12 +44,14 @@ class Review:
     ...     review.add(1, "a man", translations)
     True
     >>> review.publish()
+    >>> review.remove_partial()
     """
 
     def __init__(self, confidence: float, path: str | os.PathLike[str]) -> None:
         check_range("review", confidence, float, 0, 1)
         self.confidence, self.path = confidence, Path(path)
-        self._partial, self.count = Path(f"{self.path}.partial"), 0
+        self._partial = Path(f"{self.path}.partial")
+        self.count: int | None = 0
 
     def check(self, translator: Translator, options: Mapping[str, Any], resume: bool) -> None:
         """Check that the translations of a call have confidences, and that the file is new.
@@ -123,12 +126,26 @@ class Review:
         os.fsync(self._file.fileno())
 
     def publish(self) -> None:
-        """Write the file from the collected lines."""
+        """Write the file from the collected lines, which are kept until `remove_partial`.
+
+        A process that is killed before its output is complete continues with these lines.
+        """
         with self._partial.open(encoding="utf-8") as file:
             rows = sorted((json.loads(line) for line in file), key=lambda row: row[-2:])
         with atomic_write(self.path) as temporary, temporary.open("w", encoding="utf-8") as file:
             for *texts, confidence, number in rows:
                 columns = [one_cell(text) for text in texts]
                 file.write("\t".join([*columns, f"{confidence:.4f}", str(number)]) + "\n")
-        self._partial.unlink()
         self.count = len(rows)
+
+    def remove_partial(self) -> None:
+        """Remove the collected lines, when the output of the rows is complete, too."""
+        self._partial.unlink(missing_ok=True)
+
+    def read_count(self) -> None:
+        """Count the translations in the file of an earlier call that has completed it."""
+        try:
+            with self.path.open("rb") as file:
+                self.count = sum(1 for _ in file)
+        except FileNotFoundError:
+            self.count = None

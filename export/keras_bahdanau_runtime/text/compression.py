@@ -1,7 +1,9 @@
-"""Open files that may be compressed; see `file_kind`."""
+"""Read files that may be compressed, and compress the parts of a file; see `file_kind`."""
 
 import bz2
 import contextlib
+import functools
+import gzip
 import io
 import lzma
 import os
@@ -148,6 +150,34 @@ def _decompressor(kind: str) -> tuple[Callable[[], Any], int, tuple[type[Excepti
             4,
             (lzma.LZMAError,),
         )
-    in_library = sys.version_info >= (3, 14)
-    zstd = require("compression.zstd" if in_library else "backports.zstd", extra="zstd")
+    zstd = _import_zstd()
     return zstd.ZstdDecompressor, 0, (zstd.ZstdError,)
+
+
+def compressor(kind: str | None) -> Callable[[bytes], bytes] | None:
+    """Return a function that compresses bytes to one complete stream; `None` for no compression.
+
+    A file may be the concatenation of such streams.
+
+    Args:
+        kind: `FileKind.compression`.
+
+    Raises:
+        MissingDependencyError: The kind is zstd and backports.zstd is not installed.
+    """
+    match kind:
+        case "gzip":
+            return functools.partial(gzip.compress, mtime=0)  # for reproducible bytes
+        case "bzip2":
+            return bz2.compress
+        case "xz":
+            return lzma.compress
+        case "zstd":
+            compress: Callable[[bytes], bytes] = _import_zstd().compress
+            return compress
+    return None
+
+
+def _import_zstd() -> Any:
+    in_library = sys.version_info >= (3, 14)
+    return require("compression.zstd" if in_library else "backports.zstd", extra="zstd")
