@@ -59,7 +59,7 @@ from timing import interleaved_seconds, measure_in_processes, minima, one_core
 from keras_bahdanau_runtime.files import write_json
 
 RECORD = Path(__file__).parent / "ratios.json"
-NOT_RECORDED = 3  # exit status; argparse uses 2
+WORSE, NOT_RECORDED = 1, 3  # exit status; argparse uses 2
 RECORD_RUNS, LEAST_NOISE = 3, 0.05
 PORT = 8767
 # Instruction sets that products of matrices use, as Linux names them.
@@ -306,7 +306,11 @@ def measure(names, folder, rounds):
     for name in names:
         part, began = PARTS[name], time.perf_counter()
         with one_core() if part.cores == "one" else contextlib.nullcontext():
-            figures[name] = part.measure(folder, rounds or part.rounds)
+            try:
+                figures[name] = part.measure(folder, rounds or part.rounds)
+            except subprocess.CalledProcessError as error:
+                message = f"The measurement of `{name}` failed: {error}\n{error.stderr or ''}"
+                raise RuntimeError(message) from error
         print(f"measured {name} in {time.perf_counter() - began:.0f} s", flush=True)
     return figures
 
@@ -336,7 +340,7 @@ def compare(figures, record):
 
 
 def check(names, folder, rounds, machine, record):
-    """Compare the ratios of parts with the recorded ones, and exit as the module describes."""
+    """Compare the ratios of parts with the recorded ones; return the exit status."""
     figures = measure(names, folder, rounds)
     worse = compare(figures, record)
     if worse:
@@ -344,11 +348,14 @@ def check(names, folder, rounds, machine, record):
         names = [name for name in names if not worse.isdisjoint(figures[name])]
         worse &= compare(measure(names, folder, rounds), record)
     if worse:
-        raise SystemExit(f"Worse than recorded by more than the noise: {', '.join(sorted(worse))}")
+        print(f"Worse than recorded by more than the noise: {', '.join(sorted(worse))}")
+        return WORSE
     missing = [name for ratios in figures.values() for name in ratios if name not in record]
     if missing:
-        print(f'No record of "{machine}" for {", ".join(missing)}. Record them with --record.')
-        sys.exit(NOT_RECORDED)
+        print(f"{RECORD.name} has no record of this machine for: {', '.join(missing)}.")
+        print(f'The machine is "{machine}". Run this command with --record while it is idle.')
+        return NOT_RECORDED
+    return 0
 
 
 def ratios_with_noise(runs):
@@ -380,6 +387,7 @@ def main(arguments=None):
     machine, records = machine_name(), json.loads(RECORD.read_text("utf-8"))
     record, began = records.get(machine, {}), time.perf_counter()
     print(machine)
+    status = 0
     with tempfile.TemporaryDirectory() as folder:
         if args.record:
             runs = [measure(names, Path(folder), args.rounds) for _ in range(RECORD_RUNS)]
@@ -388,8 +396,9 @@ def main(arguments=None):
             records[machine] = record | new if args.only else new
             write_json(RECORD, records)
         else:
-            check(names, Path(folder), args.rounds, machine, record)
+            status = check(names, Path(folder), args.rounds, machine, record)
     print(f"{time.perf_counter() - began:.0f} s")
+    sys.exit(status)
 
 
 if __name__ == "__main__":
