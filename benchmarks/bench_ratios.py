@@ -271,7 +271,7 @@ class Part:
 
 PARTS = {
     "search": Part(search_ratios, "higher", rounds=2, cores="all"),
-    "options": Part(option_ratios, "lower", rounds=60),
+    "options": Part(option_ratios, "lower", rounds=100),
     "ended rows": Part(ended_row_ratios, "higher", rounds=15),
     "export": Part(export_ratios, "lower", rounds=2),
     "training step": Part(training_ratios, "higher", rounds=2),
