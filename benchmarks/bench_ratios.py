@@ -163,11 +163,11 @@ def training_ratios(folder, rounds):
 
 
 def write_task(folder):
-    """Write a training and a validation file of words and their reverse; return their paths."""
+    """Write files of words and their reverse, whose batches have four shapes; return their paths."""
     rng, paths = random.Random(0), []
-    for name, pairs in (("train", 400), ("validation", 40)):
+    for name, pairs in (("train", 600), ("validation", 40)):
         words = [
-            "".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 12))) for _ in range(pairs)
+            "".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 24))) for _ in range(pairs)
         ]
         path = folder / f"{name}.tsv"
         path.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
