@@ -163,7 +163,7 @@ def training_ratios(folder, rounds):
 
 
 def write_task(folder):
-    """Write files of words and their reverse, whose batches have four shapes; return their paths."""
+    """Write files of words and their reverse, in four batch shapes; return their paths."""
     rng, paths = random.Random(0), []
     for name, pairs in (("train", 600), ("validation", 40)):
         words = [
