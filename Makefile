@@ -105,7 +105,7 @@ lint: $(TEST_READY) ## Check style and types with ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(TEST_READY) ## Compare speed and memory with the recorded ratios, in under 15 minutes
+bench: $(TEST_READY) ## Compare speed and memory with this machine's recorded ratios, in under 15 minutes
 	$(BIN)/python benchmarks/bench_ratios.py
 
 docs: $(DOCS_READY) $(WEB_READY) $(DATES)/int8 ## Build the documentation site into docs/_build/html and check it

@@ -32,11 +32,15 @@ from timing import (
     measure_in_processes,
     median_seconds,
     medians,
+    process_clock,
     run_as_case,
 )
 
 BATCHES = (1, 8, 32)
 ROUNDS, CALLS = 5, 9
+# Scale of the weights for the end of a sentence, and its bias. With these the search of half of
+# 32 rows ends within 5 of the 30 steps, and that of a few rows does not end before the last.
+END_SCALE, END_BIAS = 20, -4.7
 CASES = (
     ("tensorflow", "keras"),
     ("tensorflow", "xla"),
@@ -50,7 +54,9 @@ CASES = (
 
 
 def measure(case, folder):
-    """Median seconds of one case for each batch size."""
+    """Seconds of an export, or median seconds of a search for each batch size."""
+    if case == "export":
+        return {"seconds": export_seconds(folder)}
     make_search = {"keras": keras_search, "xla": xla_search, "products": weight_products}.get(case)
     if make_search is None:
         search = graph_search(Path(folder) / case / "model.onnx")
@@ -60,6 +66,21 @@ def measure(case, folder):
         f"batch {batch}": median_seconds(functools.partial(search, batch), CALLS)
         for batch in BATCHES
     }
+
+
+def export_seconds(folder):
+    """Return the seconds of `export` of the Keras model, with its parity check."""
+    import keras
+
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau_export import export
+
+    model = keras.saving.load_model(Path(folder) / "model.keras", compile=False)
+    clock = process_clock()
+    with tempfile.TemporaryDirectory() as temporary:
+        began = clock()
+        export(model, Path(temporary) / "artifact", search=BeamSearch(BEAM), max_length=STEPS)
+        return clock() - began
 
 
 def keras_search(folder):
@@ -192,6 +213,38 @@ def export_model(folder):
         print(f"export {precision}: {seconds:.0f} s with its parity check, {size:.1f} MB")
 
 
+def write_ended_graphs(folder):
+    """Write two graphs of a search whose rows end at different steps.
+
+    `ended/all.onnx` computes logits for all rows, `ended/skipped.onnx` for those that have not
+    ended.
+    """
+    import numpy as np
+
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau_export.graph.writer import write_onnx
+    from keras_bahdanau_export.trace import search_defaults, search_function
+    from keras_bahdanau_runtime.ids import EOS
+
+    folder = Path(folder) / "ended"
+    folder.mkdir()
+    model, search = make_spread_model(), BeamSearch(BEAM, length_penalty=1.0)
+    is_end = np.arange(VOCABULARY) == EOS
+    layer = model.output_layer
+    layer.kernel.assign(layer.kernel * np.where(is_end, END_SCALE, 1.0).astype("float32"))
+    layer.bias.assign(np.where(is_end, END_BIAS, 0.0))
+    function, signature = search_function(model, search, STEPS, options_are_inputs=True)
+    for name, skip_ended in (("all", False), ("skipped", True)):
+        write_onnx(
+            function,
+            signature,
+            folder / f"{name}.onnx",
+            model.variables,
+            defaults=search_defaults(search, STEPS),
+            skip_ended=skip_ended,
+        )
+
+
 def convert_without_passes(folder):
     """Save the graph of tf2onnx alone."""
     import keras
@@ -238,27 +291,33 @@ def compare_recurrent_operators(folder):
 
 START_UP = """
 import resource, sys, time
+# Wall time from here, and all processor time of the process.
 began = time.perf_counter()
 from keras_bahdanau_runtime import Translator
 translator = Translator(sys.argv[1])
 translator.translate_ids([[5, 6, 7, 3]])
-print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+seconds, usage = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+print(seconds, usage.ru_maxrss / 1e3, time.process_time())
 """
 
 
 def measure_start_up(artifact, rounds):
-    """Return the median seconds and MB of a new process up to its first translation."""
+    """Return the medians of a new process up to its first translation.
+
+    These are its seconds without the start of Python, its MB and its seconds of processor time.
+    """
     runs = [
         subprocess.run(
             [sys.executable, "-c", START_UP, artifact], capture_output=True, text=True, check=True
         ).stdout.split()
         for _ in range(rounds)
     ]
-    return [statistics.median(float(run[i]) for run in runs) for i in (0, 1)]
+    return [statistics.median(float(run[i]) for run in runs) for i in (0, 1, 2)]
 
 
 PARTS = {
     "export": export_model,
+    "ended": write_ended_graphs,
     "tf2onnx": convert_without_passes,
     "recurrent": compare_recurrent_operators,
 }
@@ -267,7 +326,7 @@ PARTS = {
 def main():
     arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for part in PARTS:
+        for part in ("export", "tf2onnx", "recurrent"):
             process = subprocess.run(
                 [sys.executable, __file__, part, folder],
                 env={**os.environ, "KERAS_BACKEND": "tensorflow"},
@@ -276,7 +335,7 @@ def main():
                 check=True,
             )
             print(process.stdout, end="", flush=True)
-        seconds, megabytes = measure_start_up(Path(folder) / "float32", arguments.rounds)
+        seconds, megabytes, _ = measure_start_up(Path(folder) / "float32", arguments.rounds)
         print(f"import, load, first sentence: {seconds:.2f} s, at most {megabytes:.0f} MB")
         cases = [(*case, folder) for case in CASES]
         print(

@@ -18,6 +18,8 @@ import numpy as np
 from benchmark_model import BEAM, STEPS, VOCABULARY, make_endless_model
 from timing import benchmark_parser, interleaved_seconds, median_and_best
 
+from keras_bahdanau_runtime.signature import OPTIONS
+
 LENGTHS = {"beam": 16, "greedy": 16, "long": 256, "int8": 16}
 BATCHES = (1, 32)
 ROUNDS, ALL = 15, "all"
@@ -62,13 +64,14 @@ def build(folder):
     (folder / "int8" / "nodes.json").write_text(json.dumps(nodes))
 
 
-def search_of(path, length, batch, threads):
-    """Return a function that runs a graph on random sources."""
+def search_of(path, length, batch, threads, **options):
+    """Return a function that runs a graph on random sources, with options of its search."""
     from keras_bahdanau_runtime.session import open_session
 
     session = open_session(path.read_bytes(), path, "CPUExecutionProvider", threads)
     source = np.random.default_rng(0).integers(4, VOCABULARY, (batch, length)).astype("int32")
-    return functools.partial(session.run, ["tokens", "scores"], {"source": source})
+    inputs = {name: np.array(value, OPTIONS[name].dtype) for name, value in options.items()}
+    return functools.partial(session.run, ["tokens", "scores"], {"source": source, **inputs})
 
 
 def run(folder, case, names, rounds, batches, is_busy):

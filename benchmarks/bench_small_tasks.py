@@ -123,6 +123,34 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+def progress_seconds(command, variables, log, clock):
+    """Run `train` and read a clock at its progress; a caller that stops early ends the process.
+
+    Args:
+        command: Arguments of the process.
+        variables: Its environment variables.
+        log: An open text file that receives the messages of `train`.
+        clock: Function of the `subprocess.Popen` of the command that returns seconds.
+
+    Yields:
+        The seconds at each line with a loss.
+    """
+    line, command = "", [*map(str, command)]
+    with subprocess.Popen(
+        command, env=variables, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        try:
+            for line in process.stderr:
+                log.write(line)
+                if _LOSS.search(line):
+                    yield clock(process)
+        except GeneratorExit:
+            process.kill()
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=line)
+
+
 def train(training, files, run):
     """Train, with the progress in `train.log` next to the run.
 
@@ -133,24 +161,19 @@ def train(training, files, run):
     shutil.rmtree(run, ignore_errors=True)
     command = [*COMMAND, "train", files[0], "--validation-source", files[1], "--output", run]
     command += [*format_flags(training.task), *training.arguments()]
-    first, line = None, ""
     began = time.perf_counter()
-    with subprocess.Popen(
-        [*map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process, run.with_name("train.log").open("w", 1, "utf-8") as log:  # fmt: skip
-        for line in process.stderr:
-            if first is None and _LOSS.search(line):
-                first = time.perf_counter() - began
-            log.write(line)
+    with run.with_name("train.log").open("w", 1, "utf-8") as log:
+        progress = progress_seconds(
+            command, environment(), log, lambda process: time.perf_counter() - began
+        )
+        lines = list(progress)
     seconds = time.perf_counter() - began
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, stderr=line)
     # An ensemble has a run for each model.
     histories = [path.read_text("utf-8").splitlines() for path in sorted(run.rglob("history.csv"))]
     return {
         "pairs": files[0].read_text("utf-8").count("\n"),
         "seconds": round(seconds, 1),
-        "first_progress": None if first is None else round(first, 1),
+        "first_progress": round(lines[0], 1) if lines else None,
         "updates": sum(int(lines[-1].split(",")[1]) for lines in histories),
         "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
         "date": datetime.date.today().isoformat(),

@@ -6,10 +6,15 @@ interleaved.
 
 import os
 import statistics
-import time
 
 from benchmark_model import LENGTH, UNITS, VOCABULARY, make_model
-from timing import benchmark_parser, measure_in_processes, median_and_best, run_as_case
+from timing import (
+    benchmark_parser,
+    measure_in_processes,
+    median_and_best,
+    process_clock,
+    run_as_case,
+)
 
 BASELINE = ("torch", "plain_pytorch")
 CASES = (BASELINE, *((backend, "keras_bahdanau") for backend in ("tensorflow", "jax", "torch")))
@@ -26,11 +31,11 @@ def pytorch_epoch_seconds(ids):
     model = PlainRNNSearch(VOCABULARY, UNITS)
     optimizer = torch.optim.Adam(model.parameters())
     batches = [(part, part) for part in torch.from_numpy(ids).long().split(BATCH)]
-    seconds = []
+    seconds, clock = [], process_clock()
     for _ in range(EPOCHS):
-        began = time.perf_counter()
+        began = clock()
         train(model, optimizer, batches)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
     return seconds
 
 
@@ -41,14 +46,14 @@ def keras_epoch_seconds(ids):
     from keras_bahdanau import TokenCrossentropy
     from keras_bahdanau.optimizers import Adam
 
-    seconds = []
+    seconds, clock = [], process_clock()
 
     class EpochTimer(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            self.began = time.perf_counter()
+            self.began = clock()
 
         def on_epoch_end(self, epoch, logs=None):
-            seconds.append(time.perf_counter() - self.began)
+            seconds.append(clock() - self.began)
 
     model = make_model()
     model.compile(

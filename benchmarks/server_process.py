@@ -89,6 +89,12 @@ def megabytes(process):
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
+def processor_seconds(pid):
+    """Return the processor time that a running process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS  # user and kernel mode
+
+
 class ServerProcess:
     """Context manager that starts a server and stops it with all of its processes.
 
@@ -144,15 +150,11 @@ class ServerProcess:
 
     def processor_seconds(self):
         """Processor time that the running processes of the server have used, in seconds."""
-        ticks = 0
+        seconds = 0.0
         for pid in self._process_ids():
-            try:
-                stat = Path(f"/proc/{pid}/stat").read_text()
-            except OSError:  # the process has ended
-                continue
-            fields = stat.rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # user and kernel mode
-        return ticks / TICKS
+            with contextlib.suppress(OSError):  # the process has ended
+                seconds += processor_seconds(pid)
+        return seconds
 
     def _process_ids(self):
         """Ids of all running processes with the mark, which daemons such as Ray's inherit."""

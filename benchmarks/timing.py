@@ -3,16 +3,34 @@
 Interleaving spreads a slow minute of the machine over all cases. Calls that can share a process are
 timed by `interleaved_seconds`. Cases that need a backend or a memory of their own run in one
 process each: `measure_in_processes` starts the script again for every case, and `run_as_case`
-prints the figures of that process as JSON.
+prints the figures of that process as JSON. `one_core` and `process_clock` measure the processor
+time of one thread, which other work on the machine changes least.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+
+
+@contextlib.contextmanager
+def one_core():
+    """Pin this process and those that it starts to one core, so that they use one thread."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def process_clock():
+    """Return the clock for this process: processor time if it has one core, else wall time."""
+    return time.process_time if len(os.sched_getaffinity(0)) == 1 else time.perf_counter
 
 
 def interleaved_seconds(calls, rounds, warmup=1, clock=time.perf_counter):
@@ -112,7 +130,16 @@ def measure_in_processes(script, cases, rounds):
 
 def medians(figures):
     """Return the median over the rounds of every figure from `measure_in_processes`."""
+    return _summarize(figures, statistics.median)
+
+
+def minima(figures):
+    """Return the smallest value over the rounds of every figure from `measure_in_processes`."""
+    return _summarize(figures, min)
+
+
+def _summarize(figures, function):
     return {
-        case: {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+        case: {name: function([run[name] for run in runs]) for name in runs[0]}
         for case, runs in figures.items()
     }
