@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "suppressed-tokens-of-a-request-have-any-length",
+        "keras_bahdanau_runtime:TextModel._check_request",
+        "isinstance(each, str)",
+        "False",
+        "service/test_options.py",
+    ),
+    Mutation(
         "spellings-of-a-word-are-not-added",
         "keras_bahdanau_runtime:Translator.alternatives",
         "probabilities.get(added, 0.0) + math.exp(log_prob)",
@@ -2048,8 +2055,8 @@ MUTATIONS = (
     Mutation(
         "review-keeps-the-lines-of-an-unfinished-window",
         "keras_bahdanau_runtime:Review.start",
-        "json.loads(line)[-1] <= rows",
-        "True",
+        "json.loads(line)[-1] > rows",
+        "False",
         "commands/test_search_flags.py",
     ),
     Mutation(

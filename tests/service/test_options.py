@@ -251,6 +251,7 @@ REFUSED = [
     ({"prefix": "a " * 31}, 413, "prefix", "at most 60 characters each. Received: 62"),
     ({"prefix": "xyz" * 15}, 400, "prefix", "at most 40 tokens each"),
     ({"suppressed": [7] * 1025}, 413, "suppressed", "at most 1024 tokens. Received: 1025"),
+    ({"suppressed": ["a " * 31]}, 413, "suppressed", "at most 60 characters each. Received: 62"),
     ({"suppressed": ["a man"]}, 400, "suppressed", "2 tokens"),
     ({"suppressed": [290]}, 400, "suppressed", "at least 0 and at most 275. Received: 290"),
 ]

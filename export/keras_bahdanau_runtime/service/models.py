@@ -304,6 +304,7 @@ class TextModel(Model):
             text=request.texts,
             prefix=[each or "" for each in request.prefixes or ()],
             required=["".join(each or ()) for each in request.required or ()],
+            suppressed=[each for each in request.suppressed if isinstance(each, str)],
         )
         if len(request.suppressed) > _MAX_SUPPRESSED:
             raise ServiceError(
