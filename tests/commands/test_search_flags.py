@@ -5,13 +5,14 @@ The artifact copies its source, and its scores show the options; see `options_gr
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from command import run
 from copy_artifact import TOKENIZER, calibration, make, make_with_options
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.bulk.file import record_path, translate_file
 from keras_bahdanau_runtime.bulk.review import Review
 
 TEXTS = ["a man on a bike", "a dog"]
@@ -270,9 +271,21 @@ def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_pa
     assert not review.exists()
     with open(f"{review}.partial", "a", encoding="utf-8") as file:  # written before it was killed
         file.write('["b", "b", "", 0.01, 3]\n["a ma')
+    on_disk = []
+    record = record_path(output)
+    record.mkdir()  # so that the output cannot be published
+    with pytest.raises(OSError, match=record.name):
+        translate(
+            resume=True,
+            progress=lambda *_: on_disk.append(Path(f"{review}.partial").read_text("utf-8")),
+        )
+    # A process that is killed again keeps the lines of the first call.
+    assert len(on_disk) > 1 and all(text.startswith('["a boat"') for text in on_disk)
+    record.rmdir()
     translate(resume=True)
     assert review.read_text("utf-8").splitlines() == DOUBTFUL
     assert output.read_text("utf-8").splitlines() == ["", "b", ""]
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
@@ -288,6 +301,7 @@ def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
     [
         (["--review", 2, "new.tsv"], "`review` must be a number of at least 0 and at most 1"),
         (["--review", 0.5, "source"], "`review` must be a new file"),
+        (["--review", 0.5, "source", "--resume"], "must be another file than the source"),
         (["--review", 0.5, "out"], "`review` must be another file than the output"),
         (["--review", 0.5, "new.tsv", "--json", "--n-best", 3], "`n_best` must be at most 2"),
         (["--review", 0.5, "new.tsv", "--beam-size", 1], "holds for beam_size=2. Received: 1"),

@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "a-resumed-review-starts-empty",
+        "keras_bahdanau_runtime:Review.start",
+        "self._file.truncate(end)",
+        "self._file.truncate(0)",
+        "commands/test_search_flags.py",
+    ),
+    Mutation(
         "suppressed-tokens-of-a-request-have-any-length",
         "keras_bahdanau_runtime:TextModel._check_request",
         "isinstance(each, str)",

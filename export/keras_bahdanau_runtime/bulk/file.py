@@ -282,6 +282,8 @@ def translate_file(
         review.check(translator, {**options, **constraints_of_call}, resume)
         if review.path.absolute() == output.absolute():
             raise argument_error("review", "be another file than the output", str(review.path))
+        if isinstance(source, Path) and review.path.exists() and review.path.samefile(source):
+            raise argument_error("review", "be another file than the source", str(review.path))
     records = open_records(source, output, text_column, output_column, output_format.key_suffixes)
     report = progress or (lambda done, total: None)
     work = output if work_folder is None else work_folder / output.name
@@ -351,6 +353,8 @@ def translate_file(
                 logger.warning("%s exists: it is complete.", output)
             for path in (partial, journal_path):
                 path.unlink(missing_ok=True)
+            if review is not None:
+                review.finish()
             return FileResult(position.rows, position.failed, 0)
     output_state = _file_state(output) if exists else None
     journal = Journal(journal_path, settings)
@@ -394,6 +398,8 @@ def translate_file(
             finished_journal.write(position, finished)
         fsync(output.parent)
         journal_path.unlink(missing_ok=True)
+        if review is not None:
+            review.finish()
     return FileResult(position.rows, position.failed, position.rows - first)
 
 
