@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "json-lists-of-a-request-have-any-size",
+        "keras_bahdanau_runtime:_check_size",
+        "values > _MAX_VALUES",
+        "False",
+        "service/test_options.py",
+    ),
+    Mutation(
         "a-resumed-review-starts-empty",
         "keras_bahdanau_runtime:Review.start",
         "self._file.truncate(end)",

@@ -271,6 +271,8 @@ WRONG_PARAMETERS = [
     ({"prefixes": ["a"]}, "`prefix` must have one str or None for each of 2 texts. Received: 1"),
     ({"required": ["a", "[]"]}, "`required` must be a JSON list of str. Received: 'a'"),
     ({"required": ['["a"]', ""]}, "`required` must be left out for the model 'new'"),
+    ({"required": [f"[{'[],' * 2**14}7]"] * 2}, "`required` must have at most 65536 commas and"),
+    ({"suppressed": f"[{'[],' * 2**15}7]"}, "`suppressed` must have at most 65536 commas and"),
 ]
 
 
