@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "constraints-of-all-texts-are-encoded-at-once",
+        "keras_bahdanau_runtime:TextModel._constraints",
+        "_BY_TEXT & request.constraints.keys()",
+        "False",
+        "service/test_options.py",
+    ),
+    Mutation(
         "json-lists-of-a-request-have-any-size",
         "keras_bahdanau_runtime:_check_size",
         "values > _MAX_VALUES",

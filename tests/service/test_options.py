@@ -74,6 +74,7 @@ def problem(response, status, argument):
 
 
 VOCABULARY = TOKENIZER.get_vocab()
+VOCABULARY_SIZE = len(VOCABULARY)
 A = VOCABULARY["a"] + VOCABULARY["Ġa"]  # sum of the ids that spell "a"
 
 
@@ -182,6 +183,28 @@ def test_prefixes_are_encoded_outside_of_the_event_loop(running, monkeypatch):
     monkeypatch.setattr(models, "text_constraints", recording_encode)
     translation(running, prefix="a ")
     assert running._thread not in threads and len(threads) == 1
+
+
+def test_constraints_of_many_texts_are_encoded_in_parts(running, monkeypatch):
+    # So that they take turns with those of other requests, and end with the time of the request.
+    calls, encode = [], models.text_constraints
+
+    def recording_encode(tokenizer, texts, **constraints):
+        calls.append((threading.current_thread().name, len(texts), constraints))
+        return encode(tokenizer, texts, **constraints)
+
+    monkeypatch.setattr(models, "text_constraints", recording_encode)
+    monkeypatch.setattr(models, "_TEXTS_AT_ONCE", 2 * VOCABULARY_SIZE + 6)
+    prefixes = ["a", "a dog", "a dog", None]
+    response = translate(running, [TEXT] * 4, prefix=prefixes, suppressed=["a"])
+    texts = [each["text"] for each in response.json()["translations"]]
+    assert texts == [TEXT, "a dog on a bike", "a dog on a bike", TEXT]
+    shared = {"suppressed": ["a"]}
+    assert [(size, constraints) for _, size, constraints in calls] == [
+        (2, {"prefixes": prefixes[:2], **shared}),
+        (2, {"prefixes": prefixes[2:], **shared}),
+    ]
+    assert all(name.startswith("keras_bahdanau preparing") for name, *_ in calls)
 
 
 def test_the_protocol_has_the_same_options(triton):
