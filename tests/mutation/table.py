@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "steps-take-negative-tokens",
+        "keras_bahdanau_runtime:Stepper._advance",
+        "tokens.min() < 0 or tokens.max() >= size",
+        "tokens.max() >= size",
+        "hostile/test_steps.py",
+    ),
+    Mutation(
         "constraints-of-all-texts-are-encoded-at-once",
         "keras_bahdanau_runtime:TextModel._constraints",
         "_BY_TEXT & request.constraints.keys()",
