@@ -1602,6 +1602,13 @@ MUTATIONS = (
         "service/test_options.py",
     ),
     Mutation(
+        "each-shard-at-the-first-row-has-the-header",
+        "keras_bahdanau_runtime:_FileTranslation.run",
+        "self.is_first_shard",
+        "self.start == 0",
+        "runtime/test_bulk.py",
+    ),
+    Mutation(
         "steps-take-negative-tokens",
         "keras_bahdanau_runtime:Stepper._advance",
         "tokens.min() < 0 or tokens.max() >= size",

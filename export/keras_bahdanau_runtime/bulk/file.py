@@ -372,6 +372,7 @@ def translate_file(
         constraints,
         review,
         replace,
+        is_first_shard=shard[0] == 1,
     )
     with _lock_partial(partial, journal, resume):
         if (_file_state(output) if output.exists() else None) != output_state:
@@ -467,6 +468,7 @@ class _FileTranslation:
     constraints: Mapping[str, Sequence[Any]]
     review: Review | None
     replace: bool
+    is_first_shard: bool  # others may start at row 0, too, if it has no rows
 
     def run(self, file: BinaryIO, journal: Journal) -> tuple[int, Position]:
         """Translate the rows after the journal's position.
@@ -486,7 +488,7 @@ class _FileTranslation:
         file.truncate(position.bytes)
         file.seek(position.bytes)
         if not position.rows:
-            head = self.records.render_header() if self.start == 0 else b""
+            head = self.records.render_header() if self.is_first_shard else b""
             file.write(head)
             position = Position(bytes=len(head), digest=digest.hexdigest())
         self._report(position.rows, 0)
