@@ -317,7 +317,7 @@ def _translate_stream(
                 _print_failure(source, number, error, names_file=False)
     if review is not None:
         review.publish()
-        review.remove_partial()
+        review.finish()
     return failures
 
 

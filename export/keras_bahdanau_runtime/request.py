@@ -20,6 +20,9 @@ NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups b
 # Parameters of the protocol that a text model ignores.
 _PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
 _PROTOCOL_PREFIXES = ("sequence_", "triton_")
+# Commas and opening brackets of the JSON lists of a request. While 16 MB of brackets are parsed,
+# which takes seconds, no other request is answered.
+_MAX_VALUES = 2**16
 # Outputs of a calibrated model, and their value for a translation without a confidence: JSON has no
 # NaN.
 CONFIDENCES = ("confidence", "expected_errors")
@@ -78,13 +81,15 @@ class TranslationRequest:
 
         Raises:
             ValueError: A parameter is unknown or of the wrong type, or `required` or `suppressed`
-                is not a JSON list.
+                is not a JSON list or has too many values.
         """
         for name in parameters:
             if name not in PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
                 raise unknown_argument(name, sorted(PARAMETERS))
         phrases = inputs.get("required")
         suppressed = get_parameter(parameters, "suppressed", (str,), "[]")
+        _check_size("required", phrases or ())
+        _check_size("suppressed", [suppressed])
         return cls(
             texts=inputs["text"],
             n_best=get_parameter(parameters, "n_best", (int,), 1),
@@ -179,6 +184,17 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
         except (ValueError, OverflowError) as error:
             raise argument_error(name, "be a number", received=f"{value!r:.80}") from error
     return SearchOptions(**values) if values else NO_OPTIONS
+
+
+def _check_size(name: str, texts: Sequence[str]) -> None:
+    """Raise a `ValueError` if JSON texts have more than `_MAX_VALUES` values together."""
+    values = sum(text.count(",") + text.count("[") for text in texts)
+    if values > _MAX_VALUES:
+        raise argument_error(
+            name,
+            f"have at most {_MAX_VALUES} commas and opening brackets in a request",
+            received=str(values),
+        )
 
 
 def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:

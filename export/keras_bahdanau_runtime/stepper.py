@@ -114,7 +114,8 @@ class Stepper:
             attention weights `(B, Tx)`, and the state after the step.
 
         Raises:
-            ValueError: `tokens` are not ints, one for each row of `state`.
+            ValueError: `tokens` are not ints, one for each row of `state`, or an id is outside the
+                vocabulary.
             RunError: onnxruntime could not run the graph, or its outputs are invalid.
             LimitError: The step exceeded `timeout` or `megabytes`.
         """
@@ -134,6 +135,10 @@ class Stepper:
                 f"be ints of shape {shape}, one for each row of the state",
                 received=f"{tokens.dtype} of shape {tokens.shape}",
             )
+        size = self._vocabulary or 2**31
+        # The graph takes a negative id for one of the last, and an int32 wraps.
+        if tokens.min() < 0 or tokens.max() >= size:
+            raise argument_error("tokens", f"hold ids from 0 to {size - 1}", tokens)
         tokens = np.ascontiguousarray(tokens, np.int32)
         names = [*_STEP_OUTPUTS, *(f"next_{name}" for name in state)]
         read = {name: value for name, value in state.items() if name in self._step_inputs}

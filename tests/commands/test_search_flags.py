@@ -5,14 +5,14 @@ The artifact copies its source, and its scores show the options; see `options_gr
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from command import run
 from copy_artifact import TOKENIZER, calibration, make, make_with_options
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.bulk.file import translate_file
-from keras_bahdanau_runtime.bulk.records import Lines
+from keras_bahdanau_runtime.bulk.file import record_path, translate_file
 from keras_bahdanau_runtime.bulk.review import Review
 
 TEXTS = ["a man on a bike", "a dog"]
@@ -267,26 +267,6 @@ def test_a_finished_output_keeps_and_counts_its_review(
     assert status == 0 and f"{review} is missing. {output} was complete, so nothing" in err
 
 
-def test_a_review_is_kept_if_the_process_ends_before_its_output_is_complete(
-    calibrated, write, tmp_path, monkeypatch
-):
-    source, output = write("source", "a boat", "b", "a man on a bike"), tmp_path / "output"
-    review, options = tmp_path / "doubtful.tsv", {"window": 2}
-
-    def stop(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Lines, "publish", stop)
-        translate_file(
-            Translator(calibrated), source, output, review=Review(0.06, review), **options
-        )
-    options["resume"] = True
-    translate_file(Translator(calibrated), source, output, review=Review(0.06, review), **options)
-    assert review.read_text("utf-8").splitlines() == DOUBTFUL
-    assert not list(tmp_path.glob("*.partial"))
-
-
 def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_path):
     source = write("source", "a boat", "b", "a man on a bike")
     output, review = tmp_path / "output", tmp_path / "doubtful.tsv"
@@ -305,9 +285,21 @@ def test_an_interrupted_file_continues_with_its_review(calibrated, write, tmp_pa
     assert not review.exists()
     with open(f"{review}.partial", "a", encoding="utf-8") as file:  # written before it was killed
         file.write('["b", "b", "", 0.01, 3]\n["a ma')
+    on_disk = []
+    record = record_path(output)
+    record.mkdir()  # so that the output cannot be published
+    with pytest.raises(OSError, match=record.name):
+        translate(
+            resume=True,
+            progress=lambda *_: on_disk.append(Path(f"{review}.partial").read_text("utf-8")),
+        )
+    # A process that is killed again keeps the lines of the first call.
+    assert len(on_disk) > 1 and all(text.startswith('["a boat"') for text in on_disk)
+    record.rmdir()
     translate(resume=True)
     assert review.read_text("utf-8").splitlines() == DOUBTFUL
     assert output.read_text("utf-8").splitlines() == ["", "b", ""]
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
@@ -323,6 +315,7 @@ def test_rows_to_review_are_empty_in_json(calibrated, tmp_path):
     [
         (["--review", 2, "new.tsv"], "`review` must be a number of at least 0 and at most 1"),
         (["--review", 0.5, "source"], "`review` must be a new file"),
+        (["--review", 0.5, "source", "--resume"], "must be another file than the source"),
         (["--review", 0.5, "out"], "`review` must be another file than the output"),
         (["--review", 0.5, "new.tsv", "--json", "--n-best", 3], "`n_best` must be at most 2"),
         (["--review", 0.5, "new.tsv", "--beam-size", 1], "holds for beam_size=2. Received: 1"),

@@ -357,6 +357,10 @@ def test_requests_with_equal_options_are_translated_in_one_call(model_with_optio
             "Argument `suppressed` must hold texts that are one",
         ),
         (
+            request("a", suppressed=f'["{"a" * 5001}"]'),
+            "`suppressed` must have at most 5000 characters each. Received: 5001",
+        ),
+        (
             request("a", suppressed="3"),
             "must be a JSON list of str or int. Received: '3'",
         ),

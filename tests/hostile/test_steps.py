@@ -115,6 +115,9 @@ def test_invalid_ids_for_a_stepper_are_refused(tmp_path):
     for wrong in ([2, 2], [2.0], [[2]], []):
         with pytest.raises(ValueError, match=r"`tokens` must be ints of shape \(1,\)"):
             stepper.step(np.array(wrong), state, memory)
+    for wrong in (-1, 290, 2**32 + 2):
+        with pytest.raises(ValueError, match="`tokens` must hold ids from 0 to 289"):
+            stepper.step(np.array([wrong]), state, memory)
     log_probs, *_ = stepper.step(np.array([2]), state, memory)
     assert log_probs.argmax() == 5
 

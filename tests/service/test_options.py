@@ -74,6 +74,7 @@ def problem(response, status, argument):
 
 
 VOCABULARY = TOKENIZER.get_vocab()
+VOCABULARY_SIZE = len(VOCABULARY)
 A = VOCABULARY["a"] + VOCABULARY["Ġa"]  # sum of the ids that spell "a"
 
 
@@ -184,6 +185,28 @@ def test_prefixes_are_encoded_outside_of_the_event_loop(running, monkeypatch):
     assert running._thread not in threads and len(threads) == 1
 
 
+def test_constraints_of_many_texts_are_encoded_in_parts(running, monkeypatch):
+    # So that they take turns with those of other requests, and end with the time of the request.
+    calls, encode = [], models.text_constraints
+
+    def recording_encode(tokenizer, texts, **constraints):
+        calls.append((threading.current_thread().name, len(texts), constraints))
+        return encode(tokenizer, texts, **constraints)
+
+    monkeypatch.setattr(models, "text_constraints", recording_encode)
+    monkeypatch.setattr(models, "_TEXTS_AT_ONCE", 2 * VOCABULARY_SIZE + 6)
+    prefixes = ["a", "a dog", "a dog", None]
+    response = translate(running, [TEXT] * 4, prefix=prefixes, suppressed=["a"])
+    texts = [each["text"] for each in response.json()["translations"]]
+    assert texts == [TEXT, "a dog on a bike", "a dog on a bike", TEXT]
+    shared = {"suppressed": ["a"]}
+    assert [(size, constraints) for _, size, constraints in calls] == [
+        (2, {"prefixes": prefixes[:2], **shared}),
+        (2, {"prefixes": prefixes[2:], **shared}),
+    ]
+    assert all(name.startswith("keras_bahdanau preparing") for name, *_ in calls)
+
+
 def test_the_protocol_has_the_same_options(triton):
     texts, scores = triton(prefixes=["a dog", ""], length_penalty="0.5")
     assert texts == ["a dog on a bike", TEXT]
@@ -251,6 +274,7 @@ REFUSED = [
     ({"prefix": "a " * 31}, 413, "prefix", "at most 60 characters each. Received: 62"),
     ({"prefix": "xyz" * 15}, 400, "prefix", "at most 40 tokens each"),
     ({"suppressed": [7] * 1025}, 413, "suppressed", "at most 1024 tokens. Received: 1025"),
+    ({"suppressed": ["a " * 31]}, 413, "suppressed", "at most 60 characters each. Received: 62"),
     ({"suppressed": ["a man"]}, 400, "suppressed", "2 tokens"),
     ({"suppressed": [290]}, 400, "suppressed", "at least 0 and at most 275. Received: 290"),
 ]
@@ -270,6 +294,8 @@ WRONG_PARAMETERS = [
     ({"prefixes": ["a"]}, "`prefix` must have one str or None for each of 2 texts. Received: 1"),
     ({"required": ["a", "[]"]}, "`required` must be a JSON list of str. Received: 'a'"),
     ({"required": ['["a"]', ""]}, "`required` must be left out for the model 'new'"),
+    ({"required": [f"[{'[],' * 2**14}7]"] * 2}, "`required` must have at most 65536 commas and"),
+    ({"suppressed": f"[{'[],' * 2**15}7]"}, "`suppressed` must have at most 65536 commas and"),
 ]
 
 

@@ -112,6 +112,8 @@ class TritonPythonModel:
             parsed = TranslationRequest.from_inputs(inputs, parameters, alignments=True)
             for name in ("prefixes", "required"):
                 check_count(name, getattr(parsed, name) or None, len(parsed.texts))
+            tokens = [each for each in parsed.suppressed if isinstance(each, str)]
+            check_characters("suppressed", tokens, MAX_CHARACTERS)
             if options := _shared_options(parsed):
                 self.translator.translate([], **options)  # checks the options
             parsed.check_n_best(self.max_n_best)

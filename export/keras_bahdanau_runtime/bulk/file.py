@@ -282,6 +282,8 @@ def translate_file(
         review.check(translator, {**options, **constraints_of_call}, resume)
         if review.path.absolute() == output.absolute():
             raise argument_error("review", "be another file than the output", str(review.path))
+        if isinstance(source, Path) and review.path.exists() and review.path.samefile(source):
+            raise argument_error("review", "be another file than the source", str(review.path))
     records = open_records(source, output, text_column, output_column, output_format.key_suffixes)
     report = progress or (lambda done, total: None)
     work = output if work_folder is None else work_folder / output.name
@@ -352,7 +354,7 @@ def translate_file(
             for path in (partial, journal_path):
                 path.unlink(missing_ok=True)
             if review is not None:
-                review.remove_partial()
+                review.finish()
                 review.read_count()
             return FileResult(position.rows, position.failed, 0)
     output_state = _file_state(output) if exists else None
@@ -371,6 +373,7 @@ def translate_file(
         constraints,
         review,
         replace,
+        is_first_shard=shard[0] == 1,
     )
     with _lock_partial(partial, journal, resume):
         if (_file_state(output) if output.exists() else None) != output_state:
@@ -396,9 +399,9 @@ def translate_file(
             output.unlink(missing_ok=True)
             finished_journal.write(position, finished)
         fsync(output.parent)
-        if review is not None:
-            review.remove_partial()
         journal_path.unlink(missing_ok=True)
+        if review is not None:
+            review.finish()
     return FileResult(position.rows, position.failed, position.rows - first)
 
 
@@ -466,6 +469,7 @@ class _FileTranslation:
     constraints: Mapping[str, Sequence[Any]]
     review: Review | None
     replace: bool
+    is_first_shard: bool  # others may start at row 0, too, if it has no rows
 
     def run(self, file: BinaryIO, journal: Journal) -> tuple[int, Position]:
         """Translate the rows after the journal's position.
@@ -485,7 +489,7 @@ class _FileTranslation:
         file.truncate(position.bytes)
         file.seek(position.bytes)
         if not position.rows:
-            head = self.records.render_header() if self.start == 0 else b""
+            head = self.records.render_header() if self.is_first_shard else b""
             file.write(head)
             position = Position(bytes=len(head), digest=digest.hexdigest())
         self._report(position.rows, 0)

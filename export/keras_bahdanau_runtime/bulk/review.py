@@ -23,7 +23,8 @@ class Review:
 
     A line has the source, the translation, the second best one, the confidence and the number of
     the row from 1, separated by tabs. Tabs and line breaks inside of texts become spaces. The lines
-    are collected in PATH.partial, and sorted when all rows are translated.
+    are collected in PATH.partial, and sorted when all rows are translated. They are removed when
+    the output is complete, too.
 
     Args:
         confidence: float. Translations with a smaller confidence are written.
@@ -44,7 +45,7 @@ class Review:
     ...     review.add(1, "a man", translations)
     True
     >>> review.publish()
-    >>> review.remove_partial()
+    >>> review.finish()
     """
 
     def __init__(self, confidence: float, path: str | os.PathLike[str]) -> None:
@@ -85,7 +86,7 @@ class Review:
 
     def __enter__(self) -> "Review":
         with add_path_to_errors(self._partial):
-            self._file = self._partial.open("a+", encoding="utf-8")
+            self._file = self._partial.open("a+b")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -94,15 +95,13 @@ class Review:
     def start(self, rows: int) -> None:
         """Keep only the lines of the first rows, as many as an interrupted call has finished."""
         self._file.seek(0)
-        lines = []
+        end = 0
         for line in self._file:
-            if not line.endswith("\n"):
-                break  # the line at which the process was killed
-            if json.loads(line)[-1] <= rows:
-                lines.append(line)
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.writelines(lines)
+            # A process was killed at a line without an end.
+            if not line.endswith(b"\n") or json.loads(line)[-1] > rows:
+                break
+            end += len(line)
+        self._file.truncate(end)
 
     def add(self, number: int, source: str, hypotheses: Sequence[Translation]) -> bool:
         """Write the translation of a row, and return True, if its confidence is too small.
@@ -117,7 +116,7 @@ class Review:
             return False
         second = others[0].text if others else ""
         row = [source, best.text, second, best.confidence, number]
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
         return True
 
     def flush(self) -> None:
@@ -126,10 +125,7 @@ class Review:
         os.fsync(self._file.fileno())
 
     def publish(self) -> None:
-        """Write the file from the collected lines, which are kept until `remove_partial`.
-
-        A process that is killed before its output is complete continues with these lines.
-        """
+        """Write the file from the collected lines, which are kept until `finish`."""
         with self._partial.open(encoding="utf-8") as file:
             rows = sorted((json.loads(line) for line in file), key=lambda row: row[-2:])
         with atomic_write(self.path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -138,8 +134,8 @@ class Review:
                 file.write("\t".join([*columns, f"{confidence:.4f}", str(number)]) + "\n")
         self.count = len(rows)
 
-    def remove_partial(self) -> None:
-        """Remove the collected lines, when the output of the rows is complete, too."""
+    def finish(self) -> None:
+        """Remove the collected lines, once no call needs them to continue."""
         self._partial.unlink(missing_ok=True)
 
     def read_count(self) -> None:

@@ -32,6 +32,7 @@ from keras_bahdanau_runtime.search_options import (
     Constraints,
     SearchOptions,
     check_constraints,
+    check_count,
     constraint_inputs,
     text_constraints,
 )
@@ -68,6 +69,7 @@ _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis and of a blank t
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _TEXTS_AT_ONCE = 2**14  # characters that are encoded before it is the turn of another request
 _MAX_SUPPRESSED = 1024  # tokens of a request
+_BY_TEXT = {"prefixes", "required"}  # constraints with a value for each text
 
 
 class Model:
@@ -264,11 +266,9 @@ class TextModel(Model):
             async with self.engine.deadline(request.timeout):
                 encoded = await self._encode(texts)
                 constraints = request.constraints
+                rows = [NO_CONSTRAINTS] * len(texts)
                 if constraints:
-                    # In a thread: a prefix has many completions.
-                    rows = await asyncio.to_thread(self._constraints, request, encoded)
-                else:
-                    rows = [NO_CONSTRAINTS] * len(texts)
+                    rows = await self._constraints(request, encoded)
                 payloads = [
                     _SearchPayload(text, ids, request.n_best, alignments, options, row)
                     for text, ids, row in zip(texts, encoded, rows, strict=True)
@@ -304,6 +304,7 @@ class TextModel(Model):
             text=request.texts,
             prefix=[each or "" for each in request.prefixes or ()],
             required=["".join(each or ()) for each in request.required or ()],
+            suppressed=[each for each in request.suppressed if isinstance(each, str)],
         )
         if len(request.suppressed) > _MAX_SUPPRESSED:
             raise ServiceError(
@@ -326,15 +327,43 @@ class TextModel(Model):
                     name,
                 )
 
-    def _constraints(
+    async def _constraints(
         self, request: TranslationRequest, encoded: Sequence[Sequence[int]]
     ) -> list[Constraints]:
-        """Return the constraints of each text as ids."""
-        manifest, options = self.translator.manifest, request.options
+        """Return the constraints of each text as ids. Those of many texts are encoded in parts."""
+        count = len(request.texts)
         with argument_errors():
-            of_text = text_constraints(self.tokenizer, request.texts, **request.constraints)
-            rows = [of_text(index) for index in range(len(encoded))]
-            for row, ids in zip(rows, encoded, strict=True):
+            for name in _BY_TEXT:
+                check_count(name, getattr(request, name) or None, count)
+        parts = [slice(count)]
+        if _BY_TEXT & request.constraints.keys():
+            # The completions of a prefix may be most of the vocabulary.
+            sizes = [self.tokenizer.target_vocabulary_size] * count
+            for index, prefix in enumerate(request.prefixes or ()):
+                sizes[index] += len(prefix or "")
+            for index, phrases in enumerate(request.required or ()):
+                sizes[index] += sum(map(len, phrases or ()))
+            parts = [*_in_parts(sizes)]
+        if len(parts) == 1:
+            return await asyncio.to_thread(self._encode_constraints, request, encoded, parts[0])
+        rows = list[Constraints]()
+        for part in parts:
+            rows += await self.engine.prepare(self._encode_constraints, request, encoded, part)
+        return rows
+
+    def _encode_constraints(
+        self, request: TranslationRequest, encoded: Sequence[Sequence[int]], part: slice
+    ) -> list[Constraints]:
+        """Return the constraints of some texts as ids; called in a thread."""
+        manifest, options = self.translator.manifest, request.options
+        constraints = {
+            name: value[part] if name in _BY_TEXT else value
+            for name, value in request.constraints.items()
+        }
+        with argument_errors():
+            of_text = text_constraints(self.tokenizer, request.texts[part], **constraints)
+            rows = [of_text(index) for index in range(len(encoded[part]))]
+            for row, ids in zip(rows, encoded[part], strict=True):
                 if ids:
                     limit = options.output_limit(manifest, len(ids))
                     check_constraints(row, manifest, limit, options.beam_size)
