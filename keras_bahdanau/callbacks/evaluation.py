@@ -24,7 +24,8 @@ class TranslationScore(keras.callbacks.Callback):
 
     Args:
         sources: List of `str`.
-        references: A `str`, or a list of several, for each source.
+        references: A `str`, or a list of several, for each source. Those that are split into pieces
+            are joined like the translations.
         tokenizer: A `Tokenizer` to attach to the model; `None` if the model has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Largest number of tokens of a hypothesis.
@@ -99,8 +100,9 @@ class TranslationScore(keras.callbacks.Callback):
                 alignments=False,
             )
         texts = [translation.text for translation in translations]
-        unit = model.tokenizer.target_unit
-        return corpus_scores(texts, self.references, self.tokenize, unit, self.sources)
+        unit, join = model.tokenizer.target_unit, model.tokenizer.join_target
+        references = [[join(text) for text in row] for row in self.references]
+        return corpus_scores(texts, references, self.tokenize, unit, self.sources)
 
 
 class HeldOutLoss(keras.callbacks.Callback):
