@@ -152,7 +152,7 @@ def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True
         output: Folder of the runs; each one is in a folder such as `seed-0` inside.
         seeds: Number of models.
         resume: Whether to continue: finished models stay, the interrupted one is resumed, and the
-            others are trained. `seeds` may be larger than before.
+            others are trained. `seeds` may be larger than before, but leave out no run.
         callbacks: As for `train`; the same ones for each model.
         verbose: As for `train`.
         console: As for `train`.
@@ -161,7 +161,8 @@ def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True
         The paths of the files `best.keras`.
 
     Raises:
-        ValueError: As `train`, or `seeds` is not positive, or `options.devices` is not 1.
+        ValueError: As `train`, or `seeds` is not positive, or `options.devices` is not 1, or a run
+            in the folder is left out. The folder then stays as it is.
         MissingDependencyError: As `train`.
 
     Example:

@@ -1758,8 +1758,8 @@ MUTATIONS = (
     Mutation(
         "seeds-of-several-runs-are-equal",
         "keras_bahdanau:prepare_seeds",
-        "options.seed + number",
-        "options.seed",
+        "replace(chosen, seed=seed, log_dir=log_dir)",
+        "replace(chosen, log_dir=log_dir)",
         "library/training/test_seeds.py",
     ),
     Mutation(
