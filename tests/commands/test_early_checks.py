@@ -139,6 +139,26 @@ MISTAKES = [
     (["prepare", "-", "-", "-o", "new"], "`texts` must contain - for standard input at most once"),
     (["train", "-", *TRAIN[3:]], "plain files, which are read twice"),
     (["prepare", "--pairs", "none*.tsv", "-o", "new"], r"'none\*.tsv' must match a file"),
+    (
+        ["select", "run", "en", "-o", "none/a"],
+        "`output` must be a file in an .*'none/a', whose fold",
+    ),
+    (
+        ["select", "artifact", "en", "-o", "run"],
+        "`output` must be a file. Received: 'run', a folder",
+    ),
+    (
+        ["score", "run", "en", "de", "--doubtful", "-o", "none/a"],
+        "`output` must be a file in an exi",
+    ),
+    (["score", "artifact", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (["align", "artifact", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (["align", "artifact", "a", "--draw", "-o", "none/a.png"], "`output` must be a file in an exi"),
+    (["evaluate", "run", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (
+        ["evaluate", "run", "en", "de", "--confidence-picture", "none/a.png"],
+        "`confidence_picture` must be a file in an existing folder. Received: 'none/a.png'",
+    ),
     (["prepare", "en", "de", "--filter", "x", "-o", "new"], "`filter` must be a rule: length"),
     (["quickstart", "-o", "run"], "`output` must be a new folder"),
     (["score", "artifact", "en", "short"], "short ends after line 1, en goes on"),
