@@ -15,7 +15,7 @@ from keras_bahdanau_cli.hub_artifacts import artifact_folder
 from keras_bahdanau_cli.progress_bar import ProgressBar
 from keras_bahdanau_cli.tensorflow_logging import check_keras
 from keras_bahdanau_cli.terminal import print_message
-from keras_bahdanau_cli.train import NewRun, train_run
+from keras_bahdanau_cli.train import NewRun, check_attention, train_run
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.option_fields import option
 
@@ -66,7 +66,12 @@ def distill(
         keras-bahdanau distill artifact train.en --validation-source dev.en \
             --validation-target dev.de --units 192 --output student
     """
-    from keras_bahdanau.training.start import RunTexts, check_run_folder
+    from keras_bahdanau.training.start import (
+        RunTexts,
+        check_corpora,
+        check_run_folder,
+        given_tokenizer,
+    )
     from keras_bahdanau_runtime.bulk.distillation import (
         SOURCE_FILE,
         TARGET_FILE,
@@ -74,6 +79,7 @@ def distill(
         distill_texts,
     )
     from keras_bahdanau_runtime.session import available_cores
+    from keras_bahdanau_runtime.text.scores import bleu_metric
     from keras_bahdanau_runtime.translator import Translator
 
     sources, pairs = teaching.sources, teaching.pairs
@@ -100,7 +106,13 @@ def distill(
             "be a new folder, or `resume` be True to continue its run",
             received=f"{str(output)!r}, which exists",
         )
-    check_run_folder(options, output, resume, RunTexts(options, output))
+    # The errors of `train_run` that do not depend on the translations, which may take hours.
+    check_attention(options)
+    bleu_metric(options.tokenize)
+    run_texts = RunTexts(options, output)
+    check_run_folder(options, output, resume, run_texts)
+    check_corpora(options, given_tokenizer(options, output), output)
+    _ = run_texts.held_out  # raises the errors of these files
     translator = Translator(artifact_folder(teaching.teacher), parallel_batches=available_cores())
     try:
         with ProgressBar() as progress:

@@ -12,6 +12,7 @@ from rich.console import Console
 from keras_bahdanau.launcher import launched_rank
 from keras_bahdanau.run_folder import LAST_FILE, SEEDS_FILE
 from keras_bahdanau.training.options import FORMER_NAMES, TrainingOptions, upgrade_options
+from keras_bahdanau.user_modules import check_module, split_class
 from keras_bahdanau_cli.arguments import output_path
 from keras_bahdanau_cli.choices_table import choices_table
 from keras_bahdanau_cli.exit_status import INTERRUPTED
@@ -74,14 +75,7 @@ def train(run: NewOrExplainedRun, options: Values[TrainingOptions]) -> None:
 
 def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int = 1) -> None:
     """Train in a folder and print the path of the best model, or how to continue."""
-    source = click.get_current_context().get_parameter_source("attention")
-    if source is not None and source.name == "DEFAULT_MAP":
-        raise argument_error(
-            "attention",
-            "be given on the command line, because its module is executed, and the file of "
-            "`config` may be that of somebody else",
-            options.attention,
-        )
+    check_attention(options)
     try:
         if seeds > 1:
             _run_seeds(options, output, resume, seeds)
@@ -94,6 +88,20 @@ def train_run(options: TrainingOptions, output: Path, resume: bool, seeds: int =
         print_message(f"Interrupted. Run the same command with --resume to {action} in {output}.")
         sys.exit(INTERRUPTED)
     print_message(f"The best model is {best}.")
+
+
+def check_attention(options: TrainingOptions) -> None:
+    """Raise a `ValueError` for an attention from a file of `--config`, or without its module."""
+    source = click.get_current_context().get_parameter_source("attention")
+    if source is not None and source.name == "DEFAULT_MAP":
+        raise argument_error(
+            "attention",
+            "be given on the command line, because its module is executed, and the file of "
+            "`config` may be that of somebody else",
+            options.attention,
+        )
+    if options.attention is not None:
+        check_module("attention", split_class("attention", options.attention)[0])
 
 
 def _run_seeds(options: TrainingOptions, output: Path, resume: bool, seeds: int) -> None:
