@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_bahdanau.models.generation import check_tokenizer
+from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau.search.beam import GreedySearch
@@ -35,7 +36,8 @@ class TranslationScore(keras.callbacks.Callback):
 
     Raises:
         ValueError: If `sources` is empty, `references` has a different length, or an argument has
-            the wrong type; when training begins, if the model has no tokenizer.
+            the wrong type; when training begins, if the model has no tokenizer; at the end of an
+            epoch, if a weight is NaN or infinity.
         MissingDependencyError: If sacrebleu is not installed.
     """
 
@@ -85,6 +87,8 @@ class TranslationScore(keras.callbacks.Callback):
         check_tokenizer(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
+        advice = ", but training has diverged. Choose a smaller learning rate"
+        check_finite_weights(self.model, "model", advice=advice)
         scores = self.score(self.model)
         if logs is not None:
             logs.update({f"{self.prefix}{name}": score for name, score in scores.items()})
