@@ -6,7 +6,7 @@ from pathlib import Path
 from keras_bahdanau_cli.arguments import ARTIFACT, RunLimits, argument, output_path
 from keras_bahdanau_cli.exit_status import IncompleteError
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
-from keras_bahdanau_cli.pairs import open_output, score_pairs
+from keras_bahdanau_cli.pairs import check_output, open_output, score_pairs
 from keras_bahdanau_cli.terminal import is_dash, print_message
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.bulk.records import one_line
@@ -79,6 +79,7 @@ def align(
     from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
 
     inputs, threshold = options.inputs, options.threshold
+    check_output(options.output)
     if options.draw:
         if threshold is not None:
             raise argument_error(

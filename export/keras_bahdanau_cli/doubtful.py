@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from keras_bahdanau_cli.arguments import ModelImports, RunLimits
 from keras_bahdanau_cli.exit_status import IncompleteError
-from keras_bahdanau_cli.pairs import open_output
+from keras_bahdanau_cli.pairs import check_output, open_output
 from keras_bahdanau_cli.terminal import console, pair_sources, print_message
 from keras_bahdanau_cli.text_models import check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
@@ -61,6 +61,7 @@ def list_doubtful_pairs(
     from keras_bahdanau_runtime.bulk.doubtful_pairs import find_doubtful_pairs, most_doubtful
 
     check_model(path, limits, imported, "artifact")
+    check_output(output)
     pairs = list_pairs(*pair_sources(*files), text_format)
     model = open_model(path, batches, limits, imported)
     text_format.check_columns(model.tokenizer.has_columns)

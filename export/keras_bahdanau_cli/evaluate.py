@@ -13,7 +13,7 @@ from rich.progress import Progress
 from keras_bahdanau.run_folder import best_file, member_runs
 from keras_bahdanau_cli.arguments import SOURCE, ModelImports, argument, output_path
 from keras_bahdanau_cli.hub_artifacts import artifact_folder
-from keras_bahdanau_cli.pairs import open_output
+from keras_bahdanau_cli.pairs import check_output, open_output
 from keras_bahdanau_cli.search_flags import SearchFlags
 from keras_bahdanau_cli.tensorflow_logging import import_keras
 from keras_bahdanau_cli.terminal import (
@@ -139,12 +139,8 @@ def evaluate(
             received=f"{path!r}, which {'is a file' if folder.exists() else 'is absent'}",
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
-    if measured.output is not None and not measured.output.absolute().parent.is_dir():
-        raise argument_error(
-            "output",
-            "be a file in an existing folder",
-            received=f"{str(measured.output)!r}, whose folder does not exist",
-        )
+    check_output(measured.output)
+    check_output(measured.confidence_picture, "confidence_picture")
     if measured.picture is not None:
         check_picture(measured.picture)
     if measured.confidence_picture is not None:

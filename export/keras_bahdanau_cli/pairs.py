@@ -18,6 +18,7 @@ from keras_bahdanau_cli.terminal import (
     standard_stream,
 )
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
+from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write
 from keras_bahdanau_runtime.text.parallel import TextFormat, list_pairs
 
@@ -86,6 +87,25 @@ def score_pairs(
                     print_message(f"line {number}: {score.error}")
                 yield None if text is None else score
             progress.advance(task, len(scores))
+
+
+def check_output(path: Path | None, name: str = "output") -> None:
+    """Raise a `ValueError` for a file that cannot be written, before its contents are computed.
+
+    Args:
+        path: As for `open_output`.
+        name: Name of the argument, for the message.
+    """
+    if path is None or is_dash(path):
+        return
+    if not path.absolute().parent.is_dir():
+        raise argument_error(
+            name,
+            "be a file in an existing folder",
+            received=f"{str(path)!r}, whose folder does not exist",
+        )
+    if path.is_dir():
+        raise argument_error(name, "be a file", received=f"{str(path)!r}, a folder")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from keras_bahdanau_cli.arguments import (
 )
 from keras_bahdanau_cli.doubtful import list_doubtful_pairs
 from keras_bahdanau_cli.exit_status import IncompleteError
-from keras_bahdanau_cli.pairs import open_output, score_pairs
+from keras_bahdanau_cli.pairs import check_output, open_output, score_pairs
 from keras_bahdanau_cli.terminal import print_message
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -121,6 +121,7 @@ def score(
         )
         return
     imported.check(is_run=False)
+    check_output(options.output)
     files = options.artifact, options.source, options.target
     pairs = score_pairs(*files, text_format, batches, limits, alignments=False)
     total, tokens, scored, failures = 0.0, 0, 0, 0

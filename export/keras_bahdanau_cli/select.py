@@ -8,7 +8,7 @@ from rich.progress import Progress
 
 from keras_bahdanau_cli.arguments import ModelImports, RunLimits, argument, output_path
 from keras_bahdanau_cli.exit_status import IncompleteError
-from keras_bahdanau_cli.pairs import open_output
+from keras_bahdanau_cli.pairs import check_output, open_output
 from keras_bahdanau_cli.terminal import console, print_message, text_source
 from keras_bahdanau_cli.text_models import MODEL, check_model, open_model
 from keras_bahdanau_runtime.batch_sizes import BatchSizes
@@ -60,6 +60,7 @@ def select(
     from keras_bahdanau_runtime.bulk.selection import find_candidates, select_candidates
 
     check_model(options.model, limits, imported)
+    check_output(options.output)
     source = text_source(options.source)
     if not is_text(source):
         raise argument_error(

@@ -117,7 +117,7 @@ def measure_precision_loss(
     bleu = loss = None
     if references:
         full_bleu, bleu = (
-            corpus_scores([t.text for t in translator.translate(texts)], references)["bleu"]
+            _bleu([t.text for t in translator.translate(texts)], references, full)
             for translator in translators
         )
         loss = full_bleu - bleu
@@ -160,9 +160,15 @@ def measure_shortlist_loss(model, translator, search, max_length, ids, texts=(),
     if not references:
         return ShortlistLoss(ids, equal)
     full_bleu, bleu = (
-        corpus_scores(translations, references)["bleu"] for translations in (full, reduced)
+        _bleu(translations, references, translator) for translations in (full, reduced)
     )
     return ShortlistLoss(ids, equal, bleu, full_bleu - bleu)
+
+
+def _bleu(translations, references, translator):
+    """Return BLEU; references that are split into pieces are joined like the translations."""
+    join = translator.require_tokenizer().join_target
+    return corpus_scores(translations, [join(text) for text in references])["bleu"]
 
 
 def _enforce(cause, bleu, loss, max_bleu_loss):

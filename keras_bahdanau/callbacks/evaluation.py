@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_bahdanau.models.generation import check_tokenizer
+from keras_bahdanau.models.saved_models import check_finite_weights
 from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau.search.beam import GreedySearch
@@ -24,7 +25,8 @@ class TranslationScore(keras.callbacks.Callback):
 
     Args:
         sources: List of `str`.
-        references: A `str`, or a list of several, for each source.
+        references: A `str`, or a list of several, for each source. Those that are split into pieces
+            are joined like the translations.
         tokenizer: A `Tokenizer` to attach to the model; `None` if the model has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Largest number of tokens of a hypothesis.
@@ -34,7 +36,8 @@ class TranslationScore(keras.callbacks.Callback):
 
     Raises:
         ValueError: If `sources` is empty, `references` has a different length, or an argument has
-            the wrong type; when training begins, if the model has no tokenizer.
+            the wrong type; when training begins, if the model has no tokenizer; at the end of an
+            epoch, if a weight is NaN or infinity.
         MissingDependencyError: If sacrebleu is not installed.
     """
 
@@ -84,6 +87,8 @@ class TranslationScore(keras.callbacks.Callback):
         check_tokenizer(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
+        advice = ", but training has diverged. Choose a smaller learning rate"
+        check_finite_weights(self.model, "model", advice=advice)
         scores = self.score(self.model)
         if logs is not None:
             logs.update({f"{self.prefix}{name}": score for name, score in scores.items()})
@@ -99,8 +104,9 @@ class TranslationScore(keras.callbacks.Callback):
                 alignments=False,
             )
         texts = [translation.text for translation in translations]
-        unit = model.tokenizer.target_unit
-        return corpus_scores(texts, self.references, self.tokenize, unit, self.sources)
+        unit, join = model.tokenizer.target_unit, model.tokenizer.join_target
+        references = [[join(text) for text in row] for row in self.references]
+        return corpus_scores(texts, references, self.tokenize, unit, self.sources)
 
 
 class HeldOutLoss(keras.callbacks.Callback):

@@ -12,7 +12,8 @@ corpus/
 import functools
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import argument_error
+from keras_bahdanau_runtime.errors import argument_error, quote
 from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -33,6 +34,7 @@ LAST_KIND = "offsets"  # the file of a shard that is written last: if it exists,
 _KEYS = {
     "aligned", "blank", "cut", "dropped", "files", "longest", "options", "shards", "text", "tokens",
 }  # fmt: skip
+_FILE_NAME = re.compile(rf"{re.escape(TOKENIZER_FILE)}|{SHARD_PREFIX}[0-9]+\.[a-z]+\.npy")
 _GATHER_PAIRS = 16384  # pairs gathered at once, so that the indices need less memory than the ids
 
 
@@ -357,7 +359,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         problem = "is not finished: run the same command again" if path.is_dir() else "is missing"
         raise ValueError(f"{expected}Received: {str(path)!r}, which {problem}") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ValueError(
             f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} cannot be read: {error}"
         ) from error
@@ -375,4 +377,45 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} lacks {sorted(missing)}"
         )
+    for name, is_valid in _VALUES.items():
+        if not is_valid(manifest[name]):
+            raise ValueError(
+                f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} has the invalid "
+                f"`{name}` {quote(manifest[name])}"
+            )
     return manifest
+
+
+def _are_counts(values: Any, length: int | None = None) -> bool:
+    """Return whether a value is a list of non-negative ints, `length` of them."""
+    return (
+        isinstance(values, list)
+        and all(type(value) is int and value >= 0 for value in values)
+        and length in (None, len(values))
+    )
+
+
+def _are_files(files: Any) -> bool:
+    """Return whether a value has the size and the hash of files in the folder of a corpus."""
+    return (
+        isinstance(files, dict)
+        and TOKENIZER_FILE in files
+        # A name such as "../a" would be read, and linked into a run, outside of the folder.
+        and all(map(_FILE_NAME.fullmatch, files))
+        and all(
+            isinstance(record, dict)
+            and type(record.get("bytes")) is int
+            and isinstance(record.get("sha256"), str)
+            for record in files.values()
+        )
+    )
+
+
+# Functions that check the values of a manifest that are read, by name.
+_VALUES: dict[str, Callable[[Any], bool]] = {
+    "aligned": lambda value: isinstance(value, bool),
+    "files": _are_files,
+    "longest": functools.partial(_are_counts, length=2),
+    "shards": lambda value: _are_counts(value) and sum(value) > 0,
+    "tokens": functools.partial(_are_counts, length=2),
+}

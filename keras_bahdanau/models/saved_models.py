@@ -118,13 +118,14 @@ def warn_about_script_classes(model):
         )
 
 
-def check_finite_weights(model, argument, path=None):
+def check_finite_weights(model, argument, path=None, advice=""):
     """Raise a `ValueError` that names the first weight with NaN or infinity.
 
     Args:
         model: A Keras model.
         argument: Name of the argument, for the message.
         path: File of the weights, for the message; `None` for a model that is passed.
+        advice: The end of the sentence about the mistake.
     """
     for weight in model.weights:
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(weight.dtype)):
@@ -135,6 +136,6 @@ def check_finite_weights(model, argument, path=None):
             source = "" if path is None else f"{str(path)!r}, which has "
             raise argument_error(
                 argument,
-                "be a model whose weights are finite numbers",
+                f"be a model whose weights are finite numbers{advice}",
                 received=f"{source}{problem} in the weight {weight.path}",
             )

@@ -25,7 +25,8 @@ def length_penalty_scores(
     Args:
         model: A `Seq2Seq` or an `Ensemble` with a tokenizer.
         sources: List of `str`. Do not use a test set.
-        references: List of `str`, one translation for each source.
+        references: List of `str`, one translation for each source. Those that are split into
+            pieces are joined like the translations.
         penalties: List of floats for `BeamSearch(length_penalty=)`.
         beam_size: Number of hypotheses in the beam.
         max_length: Largest number of tokens of a hypothesis.
@@ -65,6 +66,7 @@ def length_penalty_scores(
             sources, search=search, max_length=max_length, alignments=False
         )
         texts = [translation.text for translation in translations]
-        scores[penalty] = corpus_scores(texts, references, tokenize)["bleu"]
+        joined = [model.tokenizer.join_target(text) for text in references]
+        scores[penalty] = corpus_scores(texts, joined, tokenize)["bleu"]
         logger.info("Length penalty %g: BLEU %.2f.", penalty, scores[penalty])
     return scores

@@ -158,7 +158,7 @@ def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True
         output: Folder of the runs; each one is in a folder such as `seed-0` inside.
         seeds: Number of models.
         resume: Whether to continue: finished models stay, the interrupted one is resumed, and the
-            others are trained. `seeds` may be larger than before.
+            others are trained. `seeds` may be larger than before, but leave out no run.
         callbacks: As for `train`; the same ones for each model.
         verbose: As for `train`.
         console: As for `train`.
@@ -167,7 +167,8 @@ def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True
         The paths of the files `best.keras`.
 
     Raises:
-        ValueError: As `train`, or `seeds` is not positive, or `options.devices` is not 1.
+        ValueError: As `train`, or `seeds` is not positive, or `options.devices` is not 1, or a run
+            in the folder is left out. The folder then stays as it is.
         MissingDependencyError: As `train`.
 
     Example:
@@ -195,7 +196,7 @@ def compare_seeds(members):
     options, folder = members[0]
     models = [load_best(member.folder) for member in members]
     texts = RunTexts(options, folder).held_out[0]
-    evaluator = _translation_score(options, texts, models[0].tokenizer, "val_")
+    evaluator = _translation_score(options, texts, "val_")
     names = [*(member.folder.name for member in members), "ensemble"]
     models.append(Ensemble(models))
     return {name: evaluator.score(model) for name, model in zip(names, models, strict=True)}
@@ -517,7 +518,7 @@ def _evaluators(options, held_out, tokenizer):
     for number, texts in enumerate(held_out):
         _check_held_out(number, *texts, tokenizer)
     evaluators = [
-        _translation_score(options, texts, tokenizer, "val_" if number == 1 else f"val{number}_")
+        _translation_score(options, texts, "val_" if number == 1 else f"val{number}_")
         for number, texts in enumerate(held_out, start=1)
     ]
     if options.best_by == "loss":
@@ -533,13 +534,13 @@ def _evaluators(options, held_out, tokenizer):
     return evaluators
 
 
-def _translation_score(options, texts, tokenizer, prefix):
+def _translation_score(options, texts, prefix):
     """Return the callback that translates the sources of a held-out set."""
     sources, targets = texts
     beam_size = options.validation_beam_size
     return TranslationScore(
         sources,
-        [tokenizer.join_target(text) for text in targets],
+        targets,
         search=BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0),
         max_length=options.max_length,
         prefix=prefix,

@@ -19,11 +19,13 @@ from keras_bahdanau.run_folder import (
     OPTIONS_FILE,
     SEEDS_FILE,
     member_folder,
+    member_runs,
 )
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.start import (
     RunTexts,
     check_run,
+    check_run_folder,
     choose_options,
     claim_run,
     log_choices,
@@ -66,8 +68,8 @@ def prepare_seeds(
         The runs. Each one can be started, or continued, with `start_run`.
 
     Raises:
-        ValueError, OSError, MissingDependencyError: As `start_run`, or `seeds` is not positive, or
-            the runs have several devices.
+        ValueError, OSError, MissingDependencyError: As `start_run` for each of the runs, or `seeds`
+            is not positive, the runs have several devices, or a run in the folder is left out.
     """
     check_range("seeds", seeds, int, 1)
     if options.devices > 1:
@@ -85,6 +87,17 @@ def prepare_seeds(
                     received=f"{seeds} for {str(output)!r}, which has {name}",
                 )
     _, tokenizer = check_run(texts, resume, seeds=True)
+    folders = {
+        seed: member_folder(output, seed) for seed in range(options.seed, options.seed + seeds)
+    }
+    if (output / SEEDS_FILE).exists():
+        left_out = [run.name for run in member_runs(output) if run not in folders.values()]
+        if left_out:
+            raise argument_error(
+                ("seed", "seeds"),
+                f"include all runs in {output}",
+                received=f"{options.seed} and {seeds}, without {', '.join(left_out)}",
+            )
     _ = texts.held_out  # raises the errors of these files
     chosen, choices = choose_options(texts, tokenizer)
     (on_choices or log_choices)(choices)
@@ -95,10 +108,12 @@ def prepare_seeds(
             defaults = {name: getattr(TrainingOptions, name) for name in TOKENIZER_OPTIONS}
             corpus = output / CORPUS_FOLDER
             chosen = replace(chosen, source=corpus, target=None, **defaults)
-        write_json(output / SEEDS_FILE, [options.seed + number for number in range(seeds)])
-    members = []
-    for seed in range(options.seed, options.seed + seeds):
-        folder = member_folder(output, seed)
-        log_dir = None if options.log_dir is None else options.log_dir / folder.name
-        members.append(Member(replace(chosen, seed=seed, log_dir=log_dir), folder))
+        members = []
+        for seed, folder in folders.items():
+            log_dir = None if options.log_dir is None else options.log_dir / folder.name
+            member = Member(replace(chosen, seed=seed, log_dir=log_dir), folder)
+            # Before the list is written: a refused call must not change the ensemble.
+            check_run_folder(member.options, folder, resume, RunTexts(*member))
+            members.append(member)
+        write_json(output / SEEDS_FILE, list(folders))
     return members

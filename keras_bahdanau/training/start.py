@@ -158,16 +158,14 @@ def check_run(
             received=f"{str(output)!r}, which has a {SEEDS_FILE}",
         )
     if rank == 0:
-        _check_run_folder(options, output, resume, texts)
+        check_run_folder(options, output, resume, texts)
     stored = stored_options(options, output) if resume else None
     tokenizer = given_tokenizer(stored or options, output)
     check_corpora(options, tokenizer, output)
     return stored, tokenizer
 
 
-def _check_run_folder(
-    options: TrainingOptions, output: Path, resume: bool, texts: RunTexts
-) -> None:
+def check_run_folder(options: TrainingOptions, output: Path, resume: bool, texts: RunTexts) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options or texts."""
     if options.target is not None and options.source.is_dir():
         raise argument_error(

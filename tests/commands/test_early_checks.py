@@ -140,6 +140,26 @@ MISTAKES = [
     (["select", "new", "en"], "`model` must be .*'new', which is absent"),
     (["select", "run", "pairs.csv"], "`source` must be a file with one sentence per line.*pairs"),
     (["select", "run", "en", "--count", "10001"], "`count` must be an int of .* at most 10000"),
+    (
+        ["select", "run", "en", "-o", "none/a"],
+        "`output` must be a file in an .*'none/a', whose fold",
+    ),
+    (
+        ["select", "artifact", "en", "-o", "run"],
+        "`output` must be a file. Received: 'run', a folder",
+    ),
+    (
+        ["score", "run", "en", "de", "--doubtful", "-o", "none/a"],
+        "`output` must be a file in an exi",
+    ),
+    (["score", "artifact", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (["align", "artifact", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (["align", "artifact", "a", "--draw", "-o", "none/a.png"], "`output` must be a file in an exi"),
+    (["evaluate", "run", "en", "de", "-o", "run"], "`output` must be a file. Received: 'run'"),
+    (
+        ["evaluate", "run", "en", "de", "--confidence-picture", "none/a.png"],
+        "`confidence_picture` must be a file in an existing folder. Received: 'none/a.png'",
+    ),
     (["verify", "artifact", "none"], "`model` must be a file. Received: 'none'"),
     (["verify", "run", "run"], "'.*run', which is a training run. Export it first: keras-bahdanau"),
     (["verify", "artifact", "run", "--provider", "x"], "`providers` must be"),

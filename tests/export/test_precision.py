@@ -1,18 +1,20 @@
 """Reduced precision: file size, closeness to float32, and the limit on the loss of BLEU."""
 
 import importlib.metadata
+import json
 
 import keras
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from copy_artifact import COPY_SCORE, make
 from graphs import graph_of, operators, results
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
 from keras_bahdanau_export.graph.precision import reduce_precision
-from keras_bahdanau_export.quality_loss import PrecisionLoss
+from keras_bahdanau_export.quality_loss import PrecisionLoss, measure_precision_loss
 from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -242,6 +244,17 @@ def test_a_loss_above_the_limit_is_refused_and_an_unmeasured_loss_is_logged(capl
         loss.enforce(0.5)
     PrecisionLoss("int8", 0.3, 0.5, 0.9, 0.01, None, None).enforce(0.5)
     assert "not measured" in caplog.text
+
+
+def test_split_references_are_joined_to_measure_the_loss(tmp_path):
+    tokenizer = Tokenizer.from_pieces(["ein@@", "er", "ist", "noch", "da"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    copies = Translator(make(tmp_path / "artifact", document=document, score=COPY_SCORE))
+    text = "ein@@ er ist noch da"  # four words, so BLEU has 4-grams
+    arguments = copies, copies, "int8", 1.0, [tokenizer.encode_source(text)], [text], [text]
+    loss = measure_precision_loss(*arguments, rounds=1)
+    assert (loss.bleu, loss.bleu_loss) == (pytest.approx(100), 0)
 
 
 def test_a_refused_precision_leaves_no_artifact(model, tokenizer, tmp_path):

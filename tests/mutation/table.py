@@ -113,10 +113,10 @@ MUTATIONS = (
     ),
     Mutation(
         "references-keep-the-marks-of-pieces",
-        "keras_bahdanau:_translation_score",
-        "[tokenizer.join_target(text) for text in targets]",
-        "targets",
-        "library/training/test_run.py",
+        "keras_bahdanau:TranslationScore.score",
+        "[[join(text) for text in row] for row in self.references]",
+        "self.references",
+        "library/models/test_translate.py",
     ),
     Mutation(
         "unknown-pieces-are-a-share-of-all-ids",
@@ -1814,8 +1814,8 @@ MUTATIONS = (
     Mutation(
         "seeds-of-several-runs-are-equal",
         "keras_bahdanau:prepare_seeds",
-        "options.seed + number",
-        "options.seed",
+        "replace(chosen, seed=seed, log_dir=log_dir)",
+        "replace(chosen, log_dir=log_dir)",
         "library/training/test_seeds.py",
     ),
     Mutation(

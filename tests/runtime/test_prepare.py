@@ -513,16 +513,27 @@ def test_shard_of_another_seed_is_refused(tmp_path, corpus_files):
 def test_unusable_manifests_are_refused(tmp_path, corpus_files):
     path = prepare_corpus(corpus_files, tmp_path / "corpus")
     manifest = json.loads((path / "manifest.json").read_text())
+    files = manifest["files"]
     for change, message in (
         ({"version": 2}, "must be a corpus of version 1.*version 2"),
         ({"format": "other"}, "is not that of a corpus"),
+        ({"aligned": None}, "invalid `aligned` None"),
+        ({"longest": [3]}, r"invalid `longest` \[3\]"),
+        ({"shards": ["9"]}, "invalid `shards`"),
+        ({"shards": []}, "invalid `shards`"),
+        ({"tokens": 3}, "invalid `tokens` 3"),
+        ({"files": []}, "invalid `files`"),
+        ({"files": {**files, "tokenizer.json": {}}}, "invalid `files`"),
+        # A run with `mix` links the files of a corpus into its own folder.
+        ({"files": {**files, "../a.py": files["tokenizer.json"]}}, "invalid `files`"),
     ):
         (path / "manifest.json").write_text(json.dumps({**manifest, **change}))
         with pytest.raises(ValueError, match=message):
             PreparedCorpus(path)
-    (path / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read"):
-        PreparedCorpus(path)
+    for text in ("{", "[" * 10**5):
+        (path / "manifest.json").write_text(text)
+        with pytest.raises(ValueError, match="cannot be read"):
+            PreparedCorpus(path)
     with pytest.raises(ValueError, match="is missing"):
         PreparedCorpus(tmp_path / "nowhere")
 

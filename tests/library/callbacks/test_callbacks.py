@@ -315,6 +315,18 @@ def test_the_held_out_loss_needs_one_step_per_execution():
             evaluate()
 
 
+def test_a_diverged_training_is_named_when_it_is_validated():
+    callback = TranslationScore(["a"], ["a"], tokenizer())
+    callback.set_model(small_model())
+    callback.model.build()
+    [*_, weight] = callback.model.trainable_variables
+    weight.assign(keras.ops.full(weight.shape, np.nan))
+    with pytest.raises(
+        ValueError, match=r"has diverged\. Choose a smaller .* Received: NaN in the"
+    ):
+        callback.on_epoch_end(0, {})
+
+
 SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}
 
 

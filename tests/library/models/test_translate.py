@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Tokenizer
+from keras_bahdanau import (
+    BeamSearch,
+    Ensemble,
+    GreedySearch,
+    RNNSearch,
+    Tokenizer,
+    TranslationScore,
+)
 from keras_bahdanau.training import length_penalty_scores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -243,6 +250,24 @@ def test_a_length_penalty_is_scored_by_its_translations(model):
     scores = length_penalty_scores(model, texts, references, (2.0, 0.0), **options)
     assert list(scores) == [2.0, 0.0]
     assert 0 < scores[2.0] == corpus_scores(outputs, references, "char")["bleu"] < 100
+
+
+@pytest.mark.parametrize("pieces", [["ab@@", "cd", "ef"], ["▁ab", "cd", "▁ef"]])
+def test_references_that_are_split_into_pieces_are_joined_like_translations(pieces):
+    tokenizer = Tokenizer.from_pieces(pieces)
+    keras.utils.set_random_seed(2)  # whose output is not blank
+    model = small_model(tokenizer, spare=0, tokenizer=tokenizer)
+    texts, search = [" ".join(pieces)], BeamSearch(2, 1.0)
+    [output] = [item.text for item in model.translate(texts, search, max_length=9)]
+    # One piece for each letter, as another tokenizer of the same kind would split them.
+    has_marks_at_ends = pieces[0].endswith("@@")
+    words = ["@@ ".join(w) if has_marks_at_ends else " ".join(f"▁{w}") for w in output.split()]
+    split = " ".join(words)
+    assert tokenizer.join_target(split) == output != split
+    options = {"beam_size": 2, "max_length": 9, "tokenize": "char"}
+    assert length_penalty_scores(model, texts, [split], [1.0], **options)[1.0] > 99.9
+    scores = TranslationScore(texts, [[split]], search=search, max_length=9).score(model)
+    assert (scores["exact"], scores["ser"]) == (100, 0)
 
 
 @pytest.mark.parametrize(

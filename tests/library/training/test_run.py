@@ -668,18 +668,17 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "split", "text"),
+    ("pieces", "split"),
     [
-        (["Fuß@@", "ball", "ist", "gut"], "Fuß@@ ball ist gut", "Fußball ist gut"),
-        (["▁Fuß", "ball", "▁ist", "▁gut"], "▁Fuß ball ▁ist ▁gut", "Fußball ist gut"),
+        (["Fuß@@", "ball", "ist", "gut"], "Fuß@@ ball ist gut"),
+        (["▁Fuß", "ball", "▁ist", "▁gut"], "▁Fuß ball ▁ist ▁gut"),
     ],
 )
-def test_split_targets_are_encoded_as_they_are_and_joined_for_bleu(pieces, split, text, caplog):
+def test_split_targets_are_encoded_as_they_are(pieces, split, caplog):
     tokenizer = Tokenizer.from_pieces(pieces)
-    loss, score = _evaluators(
+    loss, _ = _evaluators(
         options(best_by="loss", batch_size=9, **LENGTH), [([split], [split])], tokenizer
     )
-    assert score.references == [[text]]
     _, labels = loss.dataset[0]
     assert labels[0, :5].tolist() == [4, 5, 6, 7, 3]
     assert caplog.text == ""

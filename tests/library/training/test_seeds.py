@@ -122,6 +122,26 @@ def test_runs_that_cannot_be_continued_or_joined_are_refused(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("changes", "seeds", "message"),
+    [
+        (
+            {},
+            1,
+            r"`seed` and `seeds` must include all runs in .* Received: 3 and 1, without seed-4",
+        ),
+        ({"seed": 4}, 3, r"must include all runs in .* Received: 4 and 3, without seed-3"),
+        ({"units": 9}, 4, "`options` must be those of the run in .*seed-3.* `units` was 4, is 9"),
+    ],
+)
+def test_a_refused_continuation_leaves_the_ensemble_as_it_is(runs, changes, seeds, message):
+    options, folder = runs
+    members = member_runs(folder)
+    with pytest.raises(ValueError, match=message):
+        train_seeds(dataclasses.replace(options, **changes), folder, seeds, resume=True)
+    assert member_runs(folder) == members
+
+
+@pytest.mark.parametrize(
     ("text", "message"), [("[", "expected JSON"), ("[]", "a list of seeds"), ('["../x"]', "seeds")]
 )
 def test_damaged_lists_of_seeds_are_refused(tmp_path, text, message):
