@@ -221,7 +221,7 @@ def cycle_shares(sizes, temperature):
         `(corpora,)` ints, each at least 1.
     """
     sizes = np.asarray(sizes)
-    weights = sizes ** (1.0 / temperature)
+    weights = (sizes / sizes.max()) ** (1.0 / temperature)  # powers of large numbers overflow
     exact = sizes.sum() * weights / weights.sum()
     shares = np.maximum(1, np.floor(exact).astype("int64"))
     missing = max(0, sizes.sum() - shares.sum())

@@ -46,6 +46,12 @@ def test_lines_are_pairs_to_correct_the_least_confident_first(artifact, texts, t
     assert [row[2] for row in rows] == [f"{math.exp(-len(row)):.6f}" for row in ids]
 
 
+def test_a_tab_of_a_source_ends_no_column(artifact, texts):
+    texts.write_text("a man\ton a bike\n", "utf-8")
+    [row] = (line.split("\t") for line in select(artifact, texts).stdout.splitlines())
+    assert row[:2] == ["a man on a bike"] * 2
+
+
 def test_json_lines_have_line_numbers_and_near_duplicates_can_be_kept(artifact, texts):
     result = select(artifact, texts, "--similarity", 1, "--json")
     rows = [json.loads(line) for line in result.stdout.splitlines()]

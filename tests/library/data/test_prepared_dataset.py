@@ -343,8 +343,9 @@ def test_mixed_corpora_keep_every_batch_in_order(sizes, temperature):
             assert places[streams == stream].tolist() == list(expected)
 
 
-def test_shares_at_temperature_two_are_proportional_to_square_roots():
+def test_shares_are_proportional_to_powers_of_the_sizes():
     assert cycle_shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
+    assert cycle_shares([1000, 20_000], 0.01).tolist() == [1, 21_000]  # to 20^100
 
 
 def test_a_batch_of_another_shape_comes_second():
