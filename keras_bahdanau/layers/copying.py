@@ -8,7 +8,14 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.sequences import SequenceLayer, register_named_tuple
-from keras_bahdanau.layers.sublayers import build_sublayer, deserialized, serialized
+from keras_bahdanau.layers.sublayers import (
+    apply_settings,
+    build_sublayer,
+    deserialized,
+    pop_settings,
+    record_settings,
+    serialized,
+)
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
@@ -285,11 +292,16 @@ class PointerGenerator(SequenceLayer):
             "target_ids": self.target_ids,
             "copied_words": self.copied_words,
             "bias_initializer": keras.initializers.serialize(self.gate_layer.bias_initializer),
+            "layer_settings": record_settings([self.gate_layer]),
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, "attention"))
+        arguments = deserialized(config, "attention")
+        settings = pop_settings(arguments)
+        layer = cls(**arguments)
+        apply_settings([layer.gate_layer], settings)
+        return layer
 
 
 def copies_token(copies, tokens):

@@ -73,11 +73,13 @@ def test_words_without_an_id_are_not_copied():
     assert numpy(copies.is_same)[0].nonzero()[0].tolist() == [0, 1, 2]
 
 
-def test_a_config_has_the_ids_and_the_attention():
+def test_a_config_has_the_ids_the_attention_and_the_frozen_gate():
     layer = PointerGenerator(IDS, copied_words=1, attention=LuongAttention("dot"))
+    layer.gate_layer.trainable = False
     assert_config_round_trip(layer)
     loaded = PointerGenerator.from_config(layer.get_config())
     assert loaded.target_ids == IDS and loaded.attention.score == "dot"
+    assert not loaded.gate_layer.trainable
 
 
 @pytest.mark.parametrize(
