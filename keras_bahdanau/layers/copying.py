@@ -278,8 +278,9 @@ class PointerGenerator(SequenceLayer):
         copied = ops.take_along_axis(log_probs, ids, axis=-1)
         increase = copied_increase(copied, 0.0, self.gate(features), mass)
         rows, size = ops.shape(logits)[0] * ops.shape(logits)[1], logits.shape[-1]
-        starts = ops.expand_dims(ops.arange(rows, dtype="int32") * size, 1)
-        indices = ops.reshape(starts + ops.reshape(ids, (rows, -1)), (-1, 1))
+        starts = ops.arange(rows, dtype="int32") * size
+        starts = ops.reshape(starts, (*ops.shape(logits)[:2], 1))
+        indices = ops.reshape(starts + ids, (-1, 1))
         flat = ops.scatter_update(
             ops.reshape(log_probs, (-1,)), indices, ops.reshape(increase, (-1,)), reduction="add"
         )
