@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
+from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.sequences import SequenceLayer, register_named_tuple
 from keras_bahdanau.layers.sublayers import (
     apply_settings,
@@ -101,8 +102,8 @@ class PointerGenerator(SequenceLayer):
             copied, and `UNK` (1) for words that are not in the target vocabulary. `None` for a
             vocabulary that both sides share. Padding, unknown, begin and end are never copied.
         copied_words: Number `N` of ids for words that are not in the target vocabulary.
-        attention: An `Attention` without a state whose weights are copied, with the outputs of the
-            decoder as its queries; `None` for the weights of the decoder.
+        attention: An `Attention` without a state, but no `FixedContext`, whose weights are copied,
+            with the outputs of the decoder as its queries; `None` for the weights of the decoder.
         bias_initializer: Initializer of the bias `b`. A positive number prefers the output layer.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -116,7 +117,8 @@ class PointerGenerator(SequenceLayer):
         Logits `(B, Ty, V)`, at least float32.
 
     Raises:
-        ValueError: If `target_ids` is not a list of ids, or a shape is not as above.
+        ValueError: If `target_ids` is not a list of ids, `attention` is not as above, or a shape is
+            not as above.
 
     Example:
 
@@ -141,6 +143,13 @@ class PointerGenerator(SequenceLayer):
         check_range("copied_words", copied_words, int, 0)
         if not (attention is None or isinstance(attention, Attention)):
             raise argument_error("attention", "be an Attention or None", attention)
+        if not (attention is None or _can_be_copied(attention)):
+            raise argument_error(
+                "attention",
+                "have no state and a weight for each token, such as BahdanauAttention; with None "
+                "the weights of the decoder are copied, whose attention may have a state",
+                attention,
+            )
         self.copied_words = copied_words
         self.target_ids = None
         if target_ids is not None:
@@ -348,6 +357,12 @@ def total_increase(gate, mass):
     """
     total = ops.sum(mass, axis=-1, keepdims=True)
     return copied_increase(ops.zeros_like(gate), 0.0, gate, total)
+
+
+def _can_be_copied(attention):
+    """Return whether weights of an `Attention` can be computed for all steps at once."""
+    has_state = type(attention).initial_state is not Attention.initial_state
+    return not has_state and not isinstance(attention, FixedContext)
 
 
 def _checked_ids(target_ids, word):
