@@ -82,8 +82,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         tokenizer: The `Tokenizer` for `translate`; `None` for a model of ids. It can also be
             attached later: `model.tokenizer = tokenizer`. It is part of the `.keras` file but not
             of the config.
-        read_source_end: Whether the encoder reads the end token of a source. With False the token
-            is masked like padding, for a model that was trained on sources without it.
+        read_source_end: Whether the encoder reads the end token of a source. With False an end
+            token that is the last token is masked like padding, for a model that was trained on
+            sources without it.
         source_embedding_dim: Width `Ms` of the source embedding; `embedding_dim` if `None`.
         **kwargs: Passed to `keras.Model`.
 
@@ -488,7 +489,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """
         mask = ops.not_equal(source, PAD)
         if not self.read_source_end:
-            mask = ops.logical_and(mask, ops.not_equal(source, EOS))
+            # Only the last token, because the mask must be right-padded where the source is.
+            # Not `ops.pad`, which onnxruntime does not have for ints on CUDA.
+            following = ops.concatenate([source[:, 1:], ops.zeros_like(source[:, :1])], axis=1)
+            is_end = ops.logical_and(ops.equal(source, EOS), ops.equal(following, PAD))
+            mask = ops.logical_and(mask, ops.logical_not(is_end))
         embedded = self.embedding_dropout(
             self._embed(self.source_embedding, source), training=training
         )

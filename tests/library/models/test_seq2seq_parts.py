@@ -101,6 +101,11 @@ def test_a_source_may_be_read_without_its_end_token():
         assert_close(mask, source > EOS, 0)
         expected, _, _ = each.encode(np.where(source == EOS, 0, source))
         assert_close(annotations, expected, 0)
+    # An end token inside of a source is read, so that only the right of the mask is padding.
+    source = np.array([[5, EOS, 6, EOS, 0]])
+    annotations, mask, _ = model.encode(source, right_padded=True)
+    assert ops.convert_to_numpy(mask)[0].tolist() == [True, True, True, False, False]
+    assert_close(annotations, model.encode(source)[0], 1e-6)
 
 
 @pytest.mark.parametrize(
