@@ -34,6 +34,7 @@ from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.saved_models import warn_about_script_classes
 from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
@@ -809,7 +810,7 @@ def _encoder_shapes(encoder, spec, with_states):
 
 
 def _check_inputs(inputs):
-    """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain both kinds of ids."""
+    """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain ids of both sides, by rows."""
     if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
         raise argument_error(
             "inputs",
@@ -817,6 +818,17 @@ def _check_inputs(inputs):
             received=str(sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__),
         )
     check_dense("Seq2Seq", **inputs)
+    batch = None
+    for name in ("source", "target"):
+        check_shape(name, inputs[name], "batch time", of="Seq2Seq", batch=batch)
+        batch, steps = inputs[name].shape
+        if steps == 0:
+            raise argument_error(
+                name,
+                "have at least one position",
+                received=f"shape {tuple(inputs[name].shape)}",
+                of="Seq2Seq",
+            )
 
 
 def _check_same_width(batches):

@@ -199,6 +199,22 @@ def test_inputs_without_source_and_target_are_refused(kind):
         model(inputs)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ((4,), (2, 3), r"`source` of Seq2Seq must be \(batch, time\)"),
+        ((2, 4), (3,), r"`target` of Seq2Seq must be \(2, time\)"),
+        ((3, 4), (2, 3), r"`target` of Seq2Seq must be \(3, time\)"),
+        ((2, 0), (2, 3), "`source` of Seq2Seq must have at least one position"),
+        ((2, 4), (2, 0), "`target` of Seq2Seq must have at least one position"),
+    ],
+)
+def test_ids_of_a_wrong_shape_are_refused(source, target, message):
+    inputs = {"source": np.ones(source, "int32"), "target": np.ones(target, "int32")}
+    with pytest.raises(ValueError, match=message):
+        model_of(BidirectionalEncoder(4))(inputs)
+
+
 def test_joined_embeddings_are_appended_to_the_annotations():
     model = plain_gru()
     model.build()
