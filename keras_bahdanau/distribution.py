@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.launcher import launched_rank
+from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import argument_error
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
@@ -46,9 +47,9 @@ def data_parallel(devices):
             call `average_gradients` with the model.
 
     Raises:
-        ValueError: If there are fewer devices, a different number of processes on PyTorch, a
-            different number of devices on several JAX hosts, or several hosts on TensorFlow, where
-            Keras 3 cannot train.
+        ValueError: If `devices` is not a positive int, there are fewer devices, a different number
+            of processes on PyTorch, a different number of devices on several JAX hosts, or several
+            hosts on TensorFlow, where Keras 3 cannot train.
 
     Example:
 
@@ -59,6 +60,7 @@ def data_parallel(devices):
         model.fit(PreparedDataset("corpus"))
     ```
     """
+    check_positive(devices=devices)
     backend = keras.config.backend()
     if backend == "torch":
         with _torch_processes(devices):

@@ -7,8 +7,16 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
+from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.sequences import SequenceLayer, register_named_tuple
-from keras_bahdanau.layers.sublayers import build_sublayer, deserialized, serialized
+from keras_bahdanau.layers.sublayers import (
+    apply_settings,
+    build_sublayer,
+    deserialized,
+    pop_settings,
+    record_settings,
+    serialized,
+)
 from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import argument_error
@@ -94,8 +102,8 @@ class PointerGenerator(SequenceLayer):
             copied, and `UNK` (1) for words that are not in the target vocabulary. `None` for a
             vocabulary that both sides share. Padding, unknown, begin and end are never copied.
         copied_words: Number `N` of ids for words that are not in the target vocabulary.
-        attention: An `Attention` without a state whose weights are copied, with the outputs of the
-            decoder as its queries; `None` for the weights of the decoder.
+        attention: An `Attention` without a state, but no `FixedContext`, whose weights are copied,
+            with the outputs of the decoder as its queries; `None` for the weights of the decoder.
         bias_initializer: Initializer of the bias `b`. A positive number prefers the output layer.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -109,7 +117,8 @@ class PointerGenerator(SequenceLayer):
         Logits `(B, Ty, V)`, at least float32.
 
     Raises:
-        ValueError: If `target_ids` is not a list of ids, or a shape is not as above.
+        ValueError: If `target_ids` is not a list of ids, `attention` is not as above, or a shape is
+            not as above.
 
     Example:
 
@@ -134,6 +143,13 @@ class PointerGenerator(SequenceLayer):
         check_range("copied_words", copied_words, int, 0)
         if not (attention is None or isinstance(attention, Attention)):
             raise argument_error("attention", "be an Attention or None", attention)
+        if not (attention is None or _can_be_copied(attention)):
+            raise argument_error(
+                "attention",
+                "have no state and a weight for each token, such as BahdanauAttention; with None "
+                "the weights of the decoder are copied, whose attention may have a state",
+                attention,
+            )
         self.copied_words = copied_words
         self.target_ids = None
         if target_ids is not None:
@@ -271,8 +287,9 @@ class PointerGenerator(SequenceLayer):
         copied = ops.take_along_axis(log_probs, ids, axis=-1)
         increase = copied_increase(copied, 0.0, self.gate(features), mass)
         rows, size = ops.shape(logits)[0] * ops.shape(logits)[1], logits.shape[-1]
-        starts = ops.expand_dims(ops.arange(rows, dtype="int32") * size, 1)
-        indices = ops.reshape(starts + ops.reshape(ids, (rows, -1)), (-1, 1))
+        starts = ops.arange(rows, dtype="int32") * size
+        starts = ops.reshape(starts, (*ops.shape(logits)[:2], 1))
+        indices = ops.reshape(starts + ids, (-1, 1))
         flat = ops.scatter_update(
             ops.reshape(log_probs, (-1,)), indices, ops.reshape(increase, (-1,)), reduction="add"
         )
@@ -285,11 +302,16 @@ class PointerGenerator(SequenceLayer):
             "target_ids": self.target_ids,
             "copied_words": self.copied_words,
             "bias_initializer": keras.initializers.serialize(self.gate_layer.bias_initializer),
+            "layer_settings": record_settings([self.gate_layer]),
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, "attention"))
+        arguments = deserialized(config, "attention")
+        settings = pop_settings(arguments)
+        layer = cls(**arguments)
+        apply_settings([layer.gate_layer], settings)
+        return layer
 
 
 def copies_token(copies, tokens):
@@ -335,6 +357,12 @@ def total_increase(gate, mass):
     """
     total = ops.sum(mass, axis=-1, keepdims=True)
     return copied_increase(ops.zeros_like(gate), 0.0, gate, total)
+
+
+def _can_be_copied(attention):
+    """Return whether weights of an `Attention` can be computed for all steps at once."""
+    has_state = type(attention).initial_state is not Attention.initial_state
+    return not has_state and not isinstance(attention, FixedContext)
 
 
 def _checked_ids(target_ids, word):

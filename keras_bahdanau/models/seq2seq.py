@@ -33,6 +33,7 @@ from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.saved_models import warn_about_script_classes
+from keras_bahdanau.shapes import check_shape
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.ids import EOS, PAD, UNK
@@ -81,8 +82,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         tokenizer: The `Tokenizer` for `translate`; `None` for a model of ids. It can also be
             attached later: `model.tokenizer = tokenizer`. It is part of the `.keras` file but not
             of the config.
-        read_source_end: Whether the encoder reads the end token of a source. With False the token
-            is masked like padding, for a model that was trained on sources without it.
+        read_source_end: Whether the encoder reads the end token of a source. With False an end
+            token that is the last token is masked like padding, for a model that was trained on
+            sources without it.
         source_embedding_dim: Width `Ms` of the source embedding; `embedding_dim` if `None`.
         **kwargs: Passed to `keras.Model`.
 
@@ -487,7 +489,11 @@ class Seq2Seq(GenerationMixin, keras.Model):
         """
         mask = ops.not_equal(source, PAD)
         if not self.read_source_end:
-            mask = ops.logical_and(mask, ops.not_equal(source, EOS))
+            # Only the last token, because the mask must be right-padded where the source is.
+            # Not `ops.pad`, which onnxruntime does not have for ints on CUDA.
+            following = ops.concatenate([source[:, 1:], ops.zeros_like(source[:, :1])], axis=1)
+            is_end = ops.logical_and(ops.equal(source, EOS), ops.equal(following, PAD))
+            mask = ops.logical_and(mask, ops.logical_not(is_end))
         embedded = self.embedding_dropout(
             self._embed(self.source_embedding, source), training=training
         )
@@ -804,7 +810,7 @@ def _encoder_shapes(encoder, spec, with_states):
 
 
 def _check_inputs(inputs):
-    """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain both kinds of ids."""
+    """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain ids of both sides, by rows."""
     if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
         raise argument_error(
             "inputs",
@@ -812,6 +818,17 @@ def _check_inputs(inputs):
             received=str(sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__),
         )
     check_dense("Seq2Seq", **inputs)
+    batch = None
+    for name in ("source", "target"):
+        check_shape(name, inputs[name], "batch time", of="Seq2Seq", batch=batch)
+        batch, steps = inputs[name].shape
+        if steps == 0:
+            raise argument_error(
+                name,
+                "have at least one position",
+                received=f"shape {tuple(inputs[name].shape)}",
+                of="Seq2Seq",
+            )
 
 
 def _check_same_width(batches):

@@ -244,8 +244,8 @@ def test_an_empty_batch_of_two_sources_gives_outputs_without_rows(rng):
     assert tuple(context.shape) == (0, 3, 9) and tuple(weights.shape) == (0, 3, 9)
 
 
-@pytest.mark.parametrize("attention", [bahdanau, FixedContext])
-def test_an_empty_batch_gives_a_model_without_rows(attention):
-    model = Seq2Seq(9, 8, 4, BidirectionalEncoder(3), decoder_of(attention()))
+@pytest.mark.parametrize(("attention", "copy"), [(bahdanau, True), (FixedContext, False)])
+def test_an_empty_batch_gives_a_model_without_rows(attention, copy):
+    model = Seq2Seq(8, 8, 4, BidirectionalEncoder(3), decoder_of(attention()), copy=copy)
     logits = model({"source": ops.zeros((0, 5), "int32"), "target": ops.zeros((0, 3), "int32")})
     assert tuple(logits.shape) == (0, 3, 8)

@@ -119,6 +119,8 @@ def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
         pass
 
 
-def test_more_devices_than_exist_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`devices` must be .* Received: 99"), data_parallel(99):
+@pytest.mark.parametrize("devices", [99, 0, -1, 2.0, "2"])
+def test_another_number_than_that_of_some_devices_is_refused(devices):
+    message = f"`devices` must be .* Received: {devices!r}"
+    with pytest.raises(ValueError, match=message), data_parallel(devices):
         pass

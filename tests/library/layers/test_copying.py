@@ -12,12 +12,19 @@ from layer_checks import (
     randomize,
 )
 
-from keras_bahdanau import LuongAttention, RNNSearch
-from keras_bahdanau.layers import PointerGenerator, ScheduledSampling
+from keras_bahdanau import FixedContext, LuongAttention, RNNSearch
+from keras_bahdanau.layers import (
+    CoverageAttention,
+    MonotonicAttention,
+    MultiSourceAttention,
+    PointerGenerator,
+    ScheduledSampling,
+)
 from keras_bahdanau.layers.copying import copies_token
 
 SOURCE = np.array([[5, 7, 5, 6, 3]], "int32")
 IDS = [0, 0, 0, 0, 6, 5, 4, 5]
+NO_STATE = "`attention` must have no state and a weight for each token"
 ATOL = {"mixed_float16": 1e-2, "mixed_bfloat16": 1e-1}
 
 
@@ -73,11 +80,13 @@ def test_words_without_an_id_are_not_copied():
     assert numpy(copies.is_same)[0].nonzero()[0].tolist() == [0, 1, 2]
 
 
-def test_a_config_has_the_ids_and_the_attention():
+def test_a_config_has_the_ids_the_attention_and_the_frozen_gate():
     layer = PointerGenerator(IDS, copied_words=1, attention=LuongAttention("dot"))
+    layer.gate_layer.trainable = False
     assert_config_round_trip(layer)
     loaded = PointerGenerator.from_config(layer.get_config())
     assert loaded.target_ids == IDS and loaded.attention.score == "dot"
+    assert not loaded.gate_layer.trainable
 
 
 @pytest.mark.parametrize(
@@ -88,6 +97,10 @@ def test_a_config_has_the_ids_and_the_attention():
         ({"target_ids": [-1]}, "`target_ids` must be a list of the target id"),
         ({"copied_words": -1}, "`copied_words` must be an int of at least 0"),
         ({"attention": "dot"}, "`attention` must be an Attention or None"),
+        ({"attention": CoverageAttention(4)}, NO_STATE),
+        ({"attention": MonotonicAttention(LuongAttention())}, NO_STATE),
+        ({"attention": MultiSourceAttention([LuongAttention()])}, NO_STATE),
+        ({"attention": FixedContext()}, NO_STATE),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -101,6 +101,11 @@ def test_a_source_may_be_read_without_its_end_token():
         assert_close(mask, source > EOS, 0)
         expected, _, _ = each.encode(np.where(source == EOS, 0, source))
         assert_close(annotations, expected, 0)
+    # An end token inside of a source is read, so that only the right of the mask is padding.
+    source = np.array([[5, EOS, 6, EOS, 0]])
+    annotations, mask, _ = model.encode(source, right_padded=True)
+    assert ops.convert_to_numpy(mask)[0].tolist() == [True, True, True, False, False]
+    assert_close(annotations, model.encode(source)[0], 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +197,22 @@ def test_inputs_without_source_and_target_are_refused(kind):
     inputs = {"source": ids} if kind is dict else [ids, ids]
     with pytest.raises(ValueError, match='`inputs` must be a dict with the ids "source" and "tar'):
         model(inputs)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ((4,), (2, 3), r"`source` of Seq2Seq must be \(batch, time\)"),
+        ((2, 4), (3,), r"`target` of Seq2Seq must be \(2, time\)"),
+        ((3, 4), (2, 3), r"`target` of Seq2Seq must be \(3, time\)"),
+        ((2, 0), (2, 3), "`source` of Seq2Seq must have at least one position"),
+        ((2, 4), (2, 0), "`target` of Seq2Seq must have at least one position"),
+    ],
+)
+def test_ids_of_a_wrong_shape_are_refused(source, target, message):
+    inputs = {"source": np.ones(source, "int32"), "target": np.ones(target, "int32")}
+    with pytest.raises(ValueError, match=message):
+        model_of(BidirectionalEncoder(4))(inputs)
 
 
 def test_joined_embeddings_are_appended_to_the_annotations():

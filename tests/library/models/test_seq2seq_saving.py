@@ -70,7 +70,7 @@ def save_and_load(model, path, atol=0.0):
 @pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")  # in Keras's own tied layer, on torch
 @pytest.mark.parametrize(
-    ("name", "mode"), [("rnnsearch", "int8"), ("plain_gru", "int8"), ("plain_gru", "int4")]
+    ("name", "mode"), [("copying", "int8"), ("plain_gru", "int8"), ("plain_gru", "int4")]
 )
 def test_a_quantized_model_is_saved(name, mode, tmp_path):
     model = MODELS[name]()
