@@ -2080,4 +2080,11 @@ MUTATIONS = (
         "True",
         "runtime/test_doubtful_pairs.py commands/test_select.py",
     ),
+    Mutation(
+        "length-ratio-counts-what-the-encoder-reads",
+        "keras_bahdanau:GenerationMixin.search",
+        "ops.not_equal(source, PAD)",
+        "mask",
+        "library/models/test_generation.py",
+    ),
 )
