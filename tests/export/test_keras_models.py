@@ -66,6 +66,13 @@ def test_tracing_in_a_process_that_cannot_import_a_layer_raises_an_error(tmp_pat
         trace_in_subprocess(model, ExportOptions(), tmp_path)
 
 
+def test_the_tracing_process_raises_the_error_of_an_unsupported_model(tmp_path):
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Dense(2, activation="gelu")(x))
+    with pytest.raises(UnsupportedModelError, match=r"^The model uses an operation .*Erfc"):
+        trace_in_subprocess(model, ExportOptions(), tmp_path)
+
+
 MODEL_OF_MAIN = """
 import keras
 from keras_bahdanau_export.tracing_process import check_loadable

@@ -2087,4 +2087,11 @@ MUTATIONS = (
         "mask",
         "library/models/test_generation.py",
     ),
+    Mutation(
+        "tracing-process-hides-unsupported-models",
+        "keras_bahdanau_export:trace_in_subprocess",
+        "finished.returncode == _UNSUPPORTED_MODEL",
+        "False",
+        "export/test_keras_models.py",
+    ),
 )
