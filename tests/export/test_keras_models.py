@@ -181,10 +181,25 @@ class Unregistered(keras.layers.Dense):
     pass
 
 
+class ConvolvedSteps(keras.layers.Layer):
+    def build(self, shape):
+        self.convolutions = keras.layers.TimeDistributed(keras.layers.Conv2D(2, 1))
+        self.convolutions.build((None, None, 2, 2, 1))
+
+    def call(self, inputs):
+        steps = keras.ops.reshape(inputs, (keras.ops.shape(inputs)[0], -1, 2, 2, 1))
+        return self.convolutions(steps)
+
+    def compute_output_shape(self, shape):
+        return None, None, 2, 2, 2
+
+
 @pytest.mark.parametrize(
     ("make_layer", "error", "message"),
     [
         (lambda: keras.layers.Activation(keras.ops.erfinv), UnsupportedModelError, "Erfinv"),
+        # tf2onnx needs the rank of the input of a convolution.
+        (ConvolvedSteps, UnsupportedModelError, "tf2onnx cannot convert .*Conv2D"),
         (
             lambda: keras.layers.Dense(2, dtype="bfloat16"),
             ValueError,
