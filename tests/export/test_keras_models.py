@@ -157,6 +157,23 @@ def test_every_input_and_output_has_a_unique_name():
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("x:0", "y", "`input_names` must be passed, .*Received: 'x:0'"),
+        ("x", "class logits", "`output_names` must be passed, .*Received: 'class logits'"),
+        ("x", "größe", "`output_names` must be passed, .*Received: 'größe'"),
+        ("x", "", "`output_names` must be passed, .*Received: ''"),
+    ],
+)
+def test_default_names_that_tensorflow_does_not_accept_are_refused(source, target, message):
+    x = keras.Input((3,), name=source)
+    model = keras.Model(x, {target: keras.layers.Dense(2)(x)})
+    with pytest.raises(ValueError, match=message):
+        names_of(model)
+    assert names_of(model, input_names=["a"], output_names=["b"]) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
     ("names", "message"),
     [
         (

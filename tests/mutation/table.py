@@ -2101,4 +2101,11 @@ MUTATIONS = (
         "False",
         "export/test_keras_models.py",
     ),
+    Mutation(
+        "default-names-are-not-checked",
+        "keras_bahdanau_export:forward_signature",
+        "not _DEFAULT_NAMES[argument].fullmatch(name)",
+        "False",
+        "export/test_keras_models.py",
+    ),
 )
