@@ -2108,4 +2108,11 @@ MUTATIONS = (
         "False",
         "export/test_keras_models.py",
     ),
+    Mutation(
+        "checkpoint-strides-overflow",
+        "keras_bahdanau:_rebuild_tensor",
+        "max(strides, default=0) > _MAX_STRIDE",
+        "False",
+        "library/toolkits/test_toolkits.py",
+    ),
 )
