@@ -1,6 +1,6 @@
 """Options of an export: defaults, help texts, and the checks that need no Keras."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,7 @@ class ExportOptions:
                 raise argument_error(name, "be False if no ONNX graph is written", received="True")
         if not isinstance(self.model_card, ModelCard | None):
             raise argument_error("model_card", "be a ModelCard or None", self.model_card)
-        pairs = list(self.calibrate)
+        pairs = list(self.calibrate) if isinstance(self.calibrate, Iterable) else [self.calibrate]
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise argument_error("calibrate", "hold pairs (source, right output)", pairs)
         for side in zip(*pairs, strict=True):

@@ -36,6 +36,11 @@ from keras_bahdanau_runtime.signature import (
 )
 
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)  # names that TensorFlow does not change
+# Names of Keras that TensorFlow and tf2onnx accept.
+_DEFAULT_NAMES = {
+    "input_names": re.compile(r"[^:]+"),
+    "output_names": re.compile(r"[A-Za-z0-9.][\w./>-]*", re.ASCII),
+}
 
 
 class TracedGraph(NamedTuple):
@@ -331,7 +336,7 @@ def forward_signature(model, input_names=None, output_names=None):
 
     Raises:
         ValueError: If the number of names is wrong, a name occurs twice, or TensorFlow would change
-            a name.
+            a name or does not accept it.
     """
     arguments = {"input_names": input_names, "output_names": output_names}
     defaults = {
@@ -341,6 +346,12 @@ def forward_signature(model, input_names=None, output_names=None):
     for argument, names in arguments.items():
         if names is not None:
             _check_names(argument, names, defaults[argument])
+            continue
+        for name in defaults[argument]:
+            if not _DEFAULT_NAMES[argument].fullmatch(name):
+                raise argument_error(
+                    argument, "be passed, because TensorFlow does not accept a default name", name
+                )
     inputs, outputs = (
         defaults[argument] if names is None else names for argument, names in arguments.items()
     )

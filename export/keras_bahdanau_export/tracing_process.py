@@ -21,7 +21,7 @@ from keras_bahdanau_export.garbage_collection import frozen_garbage_collection
 from keras_bahdanau_export.model_config import config_dicts, unloadable_objects
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.trace import trace_and_write
-from keras_bahdanau_runtime.errors import ArtifactError, argument_error
+from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError, argument_error
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
@@ -38,7 +38,9 @@ _JSON_OPTIONS = [
 ]
 
 
-_OS_ERROR = 74  # exit status of the process after an `OSError`, which is on standard output
+# Exit statuses of the process after an `OSError` and an `UnsupportedModelError`, which are on
+# standard output.
+_OS_ERROR, _UNSUPPORTED_MODEL = 74, 75
 
 
 def trace_in_subprocess(model, options, folder):
@@ -56,6 +58,7 @@ def trace_in_subprocess(model, options, folder):
     Raises:
         ValueError: If the model contains a class or function that another process cannot load.
         OSError: If the process cannot write a file, for example on a full disk.
+        UnsupportedModelError: If the process raised it.
         ArtifactError: If the process failed otherwise; the message contains the end of its standard
             error.
     """
@@ -85,6 +88,8 @@ def trace_in_subprocess(model, options, folder):
         )
         if finished.returncode == _OS_ERROR:  # a full disk, for example
             raise OSError(*json.loads(finished.stdout.splitlines()[-1]))
+        if finished.returncode == _UNSUPPORTED_MODEL:
+            raise UnsupportedModelError(json.loads(finished.stdout.splitlines()[-1]))
         if finished.returncode:
             raise ArtifactError(
                 "The TensorFlow process that traces the model failed. If it could not find one of "
@@ -146,3 +151,6 @@ if __name__ == "__main__":
             raise
         print(json.dumps([os_error.errno, os_error.strerror, os_error.filename]))
         sys.exit(_OS_ERROR)
+    except UnsupportedModelError as unsupported:
+        print(json.dumps(str(unsupported)))
+        sys.exit(_UNSUPPORTED_MODEL)

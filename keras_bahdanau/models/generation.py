@@ -168,6 +168,12 @@ class GenerationMixin:
         """
         memory, state, mask = self.start(source)
         inputs = SearchInputs(**inputs, memory_mask=mask)
+        if search.max_length_ratio is not None:
+            # The mask may not count the end token, which the checks of prefixes and phrases count.
+            lengths = ops.sum(ops.cast(ops.not_equal(source, PAD), "int32"), axis=1)
+            limits = max_length if inputs.limits is None else inputs.limits
+            inputs = inputs._replace(limits=search.limit_lengths(limits, lengths))
+            search = search.with_settings(max_length_ratio=None)
         candidates = None
         if completions is not None:
             table = tabulate_completions(completions, self.target_vocabulary_size)

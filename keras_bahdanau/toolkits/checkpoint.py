@@ -55,6 +55,7 @@ _UNREAD_GLOBALS = re.compile(
     r"|torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2"
 )
 _MAX_RANK = 8
+_MAX_STRIDE = 2**48  # of an axis of size 1, whose stride is not used; NumPy counts bytes in int64
 _MAX_SHARING = 4  # names of weights that share one embedding, at most
 
 
@@ -332,6 +333,7 @@ def _rebuild_tensor(*arguments):
         len(shape) != len(strides)
         or len(shape) > _MAX_RANK
         or not all(type(size) is int and size >= 0 for size in sizes)
+        or max(strides, default=0) > _MAX_STRIDE
     ):
         raise UnpicklingError("a tensor of an invalid shape")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))

@@ -39,6 +39,7 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
         ({"cuda_graphs": True, "format": "tf_saved_model"}, "cuda_graphs.*True"),
         ({"skip_ended": True, "format": "tf_saved_model"}, "skip_ended.*True"),
         ({"texts": ["a"], "format": "tf_saved_model"}, "`texts` .* left out .*1 texts"),
+        ({"calibrate": None}, r"`calibrate` must hold pairs .*Received: \[None\]"),
         ({"search": "greedy"}, "`search` must be a search.*'greedy'"),
         ({"search": BeamSearch}, "`search` must be a search"),
         ({"search": BeamSearch(forbidden=(0, 2, 999))}, "`search` must forbid ids .*999"),

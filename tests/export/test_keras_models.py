@@ -66,6 +66,13 @@ def test_tracing_in_a_process_that_cannot_import_a_layer_raises_an_error(tmp_pat
         trace_in_subprocess(model, ExportOptions(), tmp_path)
 
 
+def test_the_tracing_process_raises_the_error_of_an_unsupported_model(tmp_path):
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Dense(2, activation="gelu")(x))
+    with pytest.raises(UnsupportedModelError, match=r"^The model uses an operation .*Erfc"):
+        trace_in_subprocess(model, ExportOptions(), tmp_path)
+
+
 MODEL_OF_MAIN = """
 import keras
 from keras_bahdanau_export.tracing_process import check_loadable
@@ -150,6 +157,23 @@ def test_every_input_and_output_has_a_unique_name():
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("x:0", "y", "`input_names` must be passed, .*Received: 'x:0'"),
+        ("x", "class logits", "`output_names` must be passed, .*Received: 'class logits'"),
+        ("x", "größe", "`output_names` must be passed, .*Received: 'größe'"),
+        ("x", "", "`output_names` must be passed, .*Received: ''"),
+    ],
+)
+def test_default_names_that_tensorflow_does_not_accept_are_refused(source, target, message):
+    x = keras.Input((3,), name=source)
+    model = keras.Model(x, {target: keras.layers.Dense(2)(x)})
+    with pytest.raises(ValueError, match=message):
+        names_of(model)
+    assert names_of(model, input_names=["a"], output_names=["b"]) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
     ("names", "message"),
     [
         (
@@ -174,10 +198,25 @@ class Unregistered(keras.layers.Dense):
     pass
 
 
+class ConvolvedSteps(keras.layers.Layer):
+    def build(self, shape):
+        self.convolutions = keras.layers.TimeDistributed(keras.layers.Conv2D(2, 1))
+        self.convolutions.build((None, None, 2, 2, 1))
+
+    def call(self, inputs):
+        steps = keras.ops.reshape(inputs, (keras.ops.shape(inputs)[0], -1, 2, 2, 1))
+        return self.convolutions(steps)
+
+    def compute_output_shape(self, shape):
+        return None, None, 2, 2, 2
+
+
 @pytest.mark.parametrize(
     ("make_layer", "error", "message"),
     [
         (lambda: keras.layers.Activation(keras.ops.erfinv), UnsupportedModelError, "Erfinv"),
+        # tf2onnx needs the rank of the input of a convolution.
+        (ConvolvedSteps, UnsupportedModelError, "tf2onnx cannot convert .*Conv2D"),
         (
             lambda: keras.layers.Dense(2, dtype="bfloat16"),
             ValueError,

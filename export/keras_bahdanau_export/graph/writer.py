@@ -226,10 +226,36 @@ def convert(function):
                 output_names=outputs,
                 tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
             )
+            _check_converted(graph)
             names = _CONVOLUTION_OPTIMIZERS if _has_convolution(frozen) else _OPTIMIZERS
             optimizers = {name: getattr(optimizer, name) for name in names}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
         return graph.make_model(concrete.name)
+
+
+def _check_converted(graph):
+    """Raise an `UnsupportedModelError` for nodes that tf2onnx renamed, but failed to convert.
+
+    They have the name of an ONNX operator, so the check of the file accepts them.
+    """
+    import onnx
+
+    graphs, failed = [graph], []
+    while graphs:
+        part = graphs.pop()
+        graphs += [inner for bodies in part.contained_graphs.values() for inner in bodies.values()]
+        failed += [
+            node.name
+            for node in part.get_nodes()
+            if onnx.defs.has(node.type, OPSET)
+            # tf2onnx makes loops and conditions before it converts nodes.
+            and not (node.need_skip() or node.is_const() or node.get_body_graphs())
+        ]
+    if failed:
+        raise UnsupportedModelError(
+            "The model uses an operation in a way that tf2onnx cannot convert to ONNX: "
+            f"{', '.join(sorted(failed)):.400}"
+        )
 
 
 def _has_convolution(graph_def):

@@ -19,9 +19,9 @@ SEARCHES = [
 each_search = pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "groups", "draw"])
 
 
-def small():
+def small(**options):
     """A small model with weights large enough that hypotheses differ."""
-    model = RNNSearch(9, 9, units=4, embedding_dim=3, attention_units=3, maxout_units=2)
+    model = RNNSearch(9, 9, units=4, embedding_dim=3, attention_units=3, maxout_units=2, **options)
     model.build()
     rng = np.random.default_rng(1)
     for weight in model.weights:
@@ -127,6 +127,13 @@ def test_the_length_ratio_limits_outputs_by_the_source_length(model, search):
     assert (result.lengths <= limits[:, None]).all() and (result.lengths == limits[:, None]).any()
     if search is not Sampling:  # its random numbers depend on the longest limit
         assert_same_outputs(result, model.generate(SOURCE, search(**options), max_length=limits))
+
+
+def test_the_length_ratio_counts_an_end_token_that_the_encoder_does_not_read():
+    search = GreedySearch(max_length_ratio=1.5, forbidden=(PAD, BOS, EOS))
+    prefix = [[4, 5, 6, 7, 8, 4]]  # as long as the limit, 1.5 times 4 tokens
+    result = small(read_source_end=False).generate([[5, 6, 7, EOS]], search, 20, prefix=prefix)
+    assert result.tokens[0].tolist() == prefix
 
 
 def test_a_padded_batch_is_scored_like_single_sentences(model):

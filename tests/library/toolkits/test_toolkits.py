@@ -586,6 +586,10 @@ def test_declared_sizes_are_compared_with_the_file(tmp_path):
     expanded = torch.zeros(1, dtype=torch.float16).expand(3_000_000_000)
     torch.save(checkpoint | {"optim": expanded}, path)
     refused("more numbers than its storage of 1", import_opennmt, path)
+    name = "decoder.attn.linear_out.weight"  # NumPy cannot count the bytes of this stride
+    wide = checkpoint["model"] | {name: torch.zeros(6).as_strided((1, 6), (2**62, 1))}
+    torch.save(checkpoint | {"model": wide}, path)
+    refused("a tensor of an invalid shape", import_opennmt, path)
     torch.save({"model": {"a": torch.zeros(2**20)}}, path)
     with zipfile.ZipFile(path) as archive:
         pickled = archive.read("model/data.pkl")[2:-1]
