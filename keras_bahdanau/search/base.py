@@ -75,9 +75,9 @@ class Task(NamedTuple):
     Attributes:
         batch: Number of sentences `B`, an int or a scalar tensor.
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
-        inputs: `SearchInputs` with limits `(B, 1)`; prefix `(R, P)`, or `(R, T)` with a completion
-            table; suppressed tokens `(R, n)`; required phrases `(R, P, L)`, all int32; and noise
-            `(R, T)`. The others have the shapes of the call.
+        inputs: `SearchInputs` with limits `(B, 1)`; prefix `(R, T)`; suppressed tokens `(R, n)`;
+            required phrases `(R, P, L)`, all int32; and noise `(R, T)`. The others have the shapes
+            of the call.
         switches: `Switch`es for constraints whose settings are tensors.
     """
 
@@ -94,13 +94,11 @@ class Switch(NamedTuple):
         applies: Scalar bool tensor.
         settings: The settings of a search without these constraints, a dict.
         inputs: Names of the `SearchInputs` that are `None` without them.
-        skips_at: Value of `applies` that skips the following switches; `None` for no value.
     """
 
     applies: Any
     settings: Any
     inputs: Any
-    skips_at: Any
 
 
 class Candidates(NamedTuple):
@@ -141,9 +139,13 @@ _INPUTS = (
     ("required", "batch|1 phrases positions", "ints"),
     ("memory_mask", "batch memory_length", "bool"),
 )
-# Groups of constraints. A step computes a group only if one of its constraints applies.
-_CHANGING_LOGITS = ("no_repeat_ngram", "repetition_penalty", "suppressed")
-_CHANGING_CANDIDATES = ("completion_table", "required")
+# Constraints in groups of increasing cost. A step computes a group only if a constraint of this or
+# a later group applies. All others are in a group before these.
+_GROUPS = (
+    ("no_repeat_ngram", "suppressed"),
+    ("repetition_penalty",),
+    ("completion_table", "required"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +346,7 @@ class Search:
         table, prefix = inputs.completion_table, inputs.prefix
         if table is not None:
             table = ops.cast(table, "int32")
+        if prefix is not None:
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
         prefix, suppressed, required = (
@@ -376,17 +379,16 @@ class Search:
             for name in ("prefix", "completion_table", "suppressed", "required")
             if getattr(inputs, name) is not None
         }
-        # If no constraint applies, the first switch skips the others. If one of the few that change
-        # the candidates applies, the second does, and the step computes all constraints.
-        groups = (tuple(applies), False), (_CHANGING_CANDIDATES, True), (_CHANGING_LOGITS, None)
+        # Each switch is also for the constraints of the following ones.
+        groups = tuple(applies), *(sum(_GROUPS[i:], ()) for i in range(len(_GROUPS)))
         switches = []
-        for group, skips_at in groups:
+        for group in groups:
             names = [name for name in group if name in applies]
             if names:
                 switch = functools.reduce(ops.logical_or, [applies[name] for name in names])
                 neutral = {name: self._constraints[name] for name in names if name in settings}
                 tensors = [name for name in names if name not in settings]
-                switches.append(Switch(switch, neutral, tensors, skips_at))
+                switches.append(Switch(switch, neutral, tensors))
         return tuple(switches)
 
     def _initial_past(self, task, rows, max_length, memory_length):
@@ -396,9 +398,16 @@ class Search:
             return ()
         return Past(
             ops.full((rows, max_length), PAD, dtype="int32") if needed["tokens"] else (),
-            ops.zeros((rows, memory_length), dtype="float32") if needed["coverage"] else (),
+            self._initial_coverage(task, memory_length) if needed["coverage"] else (),
             ops.arange(rows, dtype="int32") if self._reorders else (),
         )
+
+    def _initial_coverage(self, task, memory_length):
+        """Return the coverage before the first step, `(R, Tx)`."""
+        coverage = ops.zeros((task.batch, memory_length), dtype="float32")
+        if task.inputs.memory_mask is not None:
+            coverage = ops.where(task.inputs.memory_mask, coverage, 1.0)
+        return ops.repeat(coverage, self.num_hypotheses, axis=0)
 
     def _needed_past(self, task):
         """Return which parts of a `Past` the constraints may need, a dict of bools."""
@@ -462,18 +471,14 @@ class Search:
     def _choice(self, task, t, tokens, past, logits, log_probs, weights, hypotheses):
         """Return the choice of tokens at step `t` and the `Past` there."""
         if task.switches:
-            (applies, settings, names, skips_at), *switches = task.switches
+            (applies, settings, names), *switches = task.switches
             rest = t, tokens, past, logits, log_probs, weights, hypotheses
             free = self.with_settings(**settings)
-            free_task = task._replace(inputs=task.inputs._replace(**dict.fromkeys(names)))
+            free_inputs = task.inputs._replace(**dict.fromkeys(names))
             return ops.cond(
                 applies,
-                lambda: self._choice(
-                    task._replace(switches=() if skips_at is True else switches), *rest
-                ),
-                lambda: free._choice(
-                    free_task._replace(switches=() if skips_at is False else switches), *rest
-                ),
+                lambda: self._choice(task._replace(switches=switches), *rest),
+                lambda: free._choice(task._replace(inputs=free_inputs, switches=()), *rest),
             )
         past = self._past_at(task, t, tokens, past, weights)
         candidates = self._candidates(task, t, past, logits, log_probs)
@@ -499,18 +504,14 @@ class Search:
             allowed = forbid_ids(allowed, t, self.forbidden, self.min_length)
         barred = self._barred_tokens(task, t, past)
         if barred:
-            tokens, is_barred = (
-                ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
-            )
-            allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
+            allowed = set_tokens(allowed, barred, rows, unused)
         progress = None
         if inputs.required is not None:
             progress = progress_of(past.tokens, t, inputs.required)
             allowed = rank_next_tokens_first(allowed, progress, inputs.required, rows, unused)
         forced, prefix = inputs.prefix, None
-        if forced is not None:  # not a gather, whose last index would be copied to the GPU
-            is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
-            forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
+        if forced is not None:
+            forced = ops.take(forced, t, axis=1)
         if inputs.completion_table is not None:
             follows = follows_prefix(past, t, inputs.prefix)
             forced = prefix = ops.where(follows, forced, PAD)
@@ -531,14 +532,14 @@ class Search:
         )
 
     def _barred_tokens(self, task, t, past):
-        """Return pairs of tokens `(R, n)` and whether each is barred from step `t`, `(R, n)`."""
+        """Return the tokens that are barred from step `t`, as for `set_tokens`."""
         barred = []
         if self._may_apply("no_repeat_ngram"):
             completes = completes_ngram(past.tokens, t, self.no_repeat_ngram)
-            barred.append((past.tokens, completes))
+            barred.append((past.tokens, completes, NEG_INF))
         suppressed = task.inputs.suppressed
         if suppressed is not None:
-            barred.append((suppressed, ops.not_equal(suppressed, PAD)))
+            barred.append((suppressed, ops.not_equal(suppressed, PAD), NEG_INF))
         return barred
 
     def _collect(self, task, stop, hypotheses, history):

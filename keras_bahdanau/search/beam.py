@@ -272,47 +272,44 @@ class BeamSearch(Search):
         # of the others, so enough remain for this group.
         width = self._largest_size + 1 + len(set(self.forbidden))
         top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
-        table = ops.reshape(candidates.log_probs, (-1,))
-        row_start = row_starts(task.batch * self.beam_size, vocabulary_size)
-        log_probs = ops.take(table, row_start + ids, axis=0)
-        if task.inputs.required is not None:
-            log_probs = self._penalized(log_probs, ids, candidates)
-        elif self._may_apply("repetition_penalty"):
-            logits = ops.take(ops.reshape(candidates.logits, (-1,)), row_start + ids, axis=0)
-            penalized = self.repetition_penalty * log_probs
-            log_probs = ops.where(top < logits, penalized, log_probs)
-        if candidates.allowed is not candidates.logits:
-            log_probs = ops.where(ops.equal(top, NEG_INF), NEG_INF, log_probs)
-        log_probs = self._bar_ids(log_probs, ids, candidates)
-        first = ops.arange(ids.shape[-1]) == 0
+        bars = self._bars(top, ids, candidates)
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)
-            forced_log_probs = ops.take(table, row_start + forced, axis=0)
-            forced_log_probs = self._penalized(forced_log_probs, forced, candidates)
-            is_forced = ops.not_equal(forced, PAD)
-            forced_log_probs = ops.where(first, forced_log_probs, NEG_INF)
-            log_probs = ops.where(is_forced, forced_log_probs, log_probs)
+            is_forced = forced > PAD
             ids = ops.where(is_forced, forced, ids)
+            is_first = ops.arange(ids.shape[-1]) == 0
+            bars = ops.where(is_forced, ops.where(is_first, 0.0, NEG_INF), bars)
+        row_start = row_starts(task.batch * self.beam_size, vocabulary_size)
+        log_probs = take_flat(candidates.log_probs, row_start + ids)
+        log_probs = self._penalized(log_probs, ids, candidates) + bars
         shape = (-1, self.beam_size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
 
-    def _bar_ids(self, log_probs, ids, candidates):
-        """Return log-probabilities `(R, W)`, -inf for forbidden `ids` and for an early `EOS`."""
-        has_min_length = self._may_apply("min_length")
-        if not self.forbidden and not has_min_length:
-            return log_probs
-        penalties = 0.0
+    def _bars(self, top, ids, candidates):
+        """Return -inf for candidates that are not allowed, 0 for the others.
+
+        Args:
+            top: `(R, W)` float32 allowed logits.
+            ids: `(R, W)` int32 their tokens.
+            candidates: The `Candidates`.
+
+        Returns:
+            `(R, W)` float32, or 0.0 if all candidates are allowed.
+        """
+        bars = 0.0
         if self.forbidden:
             # An array, because Keras converts a list item by item.
-            penalties = np.zeros(candidates.logits.shape[-1], "float32")
-            penalties[list(self.forbidden)] = NEG_INF
-            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
-        if has_min_length:
+            bars = np.zeros(candidates.logits.shape[-1], "float32")
+            bars[list(self.forbidden)] = NEG_INF
+            bars = ops.take(ops.convert_to_tensor(bars), ids)
+        if self._may_apply("min_length"):
             is_early = ops.logical_and(ids == EOS, candidates.t + 1 < self.min_length)
-            penalties = ops.where(is_early, NEG_INF, penalties)
+            bars = ops.where(is_early, NEG_INF, bars)
         if candidates.prefix is not None:
-            penalties = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, penalties)
-        return log_probs + penalties
+            bars = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, bars)
+        if candidates.allowed is not candidates.logits:
+            bars = ops.where(ops.equal(top, NEG_INF), NEG_INF, bars)
+        return bars
 
     def _stop_groups(self, t, totals, selection, limits):
         """Return `totals`, set to -inf in groups whose search is finished.
@@ -358,11 +355,8 @@ class BeamSearch(Search):
     def _coverage_rewards(self, past, task):
         """Return what the coverage adds to the scores, `(B, K, 1)`."""
         # The lower bound keeps the penalty of a position without attention finite.
-        penalties = ops.log(ops.clip(past.coverage, 1e-10, 1.0))
-        penalties = ops.reshape(penalties, (task.batch, self.beam_size, -1))
-        if task.inputs.memory_mask is not None:
-            penalties = ops.where(ops.expand_dims(task.inputs.memory_mask, 1), penalties, 0.0)
-        return self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
+        rewards = ops.sum(ops.log(ops.clip(past.coverage, 1e-10, 1.0)), axis=-1)
+        return self.coverage_penalty * ops.reshape(rewards, (task.batch, self.beam_size, 1))
 
     def _length_penalty(self, lengths):
         if self.length_offset:  # adding 0 would be an operation of each step

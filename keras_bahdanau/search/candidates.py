@@ -50,7 +50,7 @@ def penalize_repeated_tokens(logits, log_probs, t, tokens, penalty, rows, unused
     is_chosen = ops.broadcast_to(is_chosen, (rows, ops.shape(tokens)[1]))
     indices = row_starts(rows, logits.shape[-1]) + tokens
     lowered = take_flat(logits, indices) + (penalty - 1.0) * take_flat(log_probs, indices)
-    return set_tokens(logits, tokens, is_chosen, lowered, rows, unused)
+    return set_tokens(logits, [(tokens, is_chosen, lowered)], rows, unused)
 
 
 def is_repeated_token(ids, t, tokens):
@@ -60,27 +60,34 @@ def is_repeated_token(ids, t, tokens):
     return ops.any(ops.logical_and(same, is_chosen), axis=-1)
 
 
-def set_tokens(logits, tokens, is_set, values, rows, unused=None):
-    """Return logits `(R, V)` with `values` at `tokens` where `is_set`.
+def set_tokens(logits, changes, rows, unused=None):
+    """Return logits `(R, V)` with other values at some tokens.
 
     Args:
         logits: `(R, V)` float32.
-        tokens: `(R, n)` int32. Equal tokens of a row must have equal values.
-        is_set: `(R, n)` bool.
-        values: `(R, n)` float32, or a float.
+        changes: A list of `(tokens, is_set, values)`: `(R, n)` int32 tokens; whether each is set,
+            `(R, n)` bool; and its value, `(R, n)` float32 or -inf for all. Equal tokens of a row
+            must have equal values.
         rows: `R`, an int or a scalar tensor.
         unused: An id that is never chosen, whose logits become -inf; `None` if there is none.
     """
     if unused is None:  # one more column
         extended = ops.pad(logits, [[0, 0], [0, 1]])
         size = logits.shape[-1]
-        return set_tokens(extended, tokens, is_set, values, rows, unused=size)[:, :size]
-    # Tokens that are not set write -inf to the unused id.
-    width = logits.shape[-1]
-    indices = row_starts(rows, width) + ops.where(is_set, tokens, unused)
-    values = ops.reshape(ops.where(is_set, values, NEG_INF), (-1,))
-    flat = ops.reshape(logits, (-1,))
-    flat = ops.scatter_update(flat, ops.reshape(indices, (-1, 1)), ops.cast(values, flat.dtype))
+        return set_tokens(extended, changes, rows, unused=size)[:, :size]
+    width, all_indices, all_values = logits.shape[-1], [], []
+    for tokens, is_set, values in changes:
+        # Tokens that are not set write -inf to the unused id.
+        indices = row_starts(rows, width) + ops.where(is_set, tokens, unused)
+        if isinstance(values, float):
+            values = ops.full((rows, ops.shape(tokens)[1]), NEG_INF, dtype=logits.dtype)
+        else:
+            values = ops.where(is_set, values, NEG_INF)
+        # Separately, so that an exported graph computes what no step changes before its loop.
+        all_indices.append(ops.reshape(indices, (-1, 1)))
+        all_values.append(ops.reshape(values, (-1,)))
+    indices, values = ops.concatenate(all_indices), ops.concatenate(all_values)
+    flat = ops.scatter_update(ops.reshape(logits, (-1,)), indices, values)
     return ops.reshape(flat, (-1, width))
 
 

@@ -10,7 +10,8 @@ class Past(NamedTuple):
 
     Attributes:
         tokens: `(R, T)` int32 tokens so far, `PAD` at later positions.
-        coverage: `(R, Tx)` float32 sums of the attention weights.
+        coverage: `(R, Tx)` float32 sums of the attention weights, plus 1 at positions that a
+            coverage penalty does not count.
         parents: `(R,)` int32, the row of `tokens` and `coverage` with the earlier steps of each
             hypothesis; `()` if that is its own row. The next step reorders the parts, unless no
             constraint applies.
@@ -35,7 +36,7 @@ def add_step(past, t, tokens, weights):
         parts = tree.map_structure(lambda part: ops.take(part, parents, axis=0), parts)
     history, coverage = parts
     if not isinstance(history, tuple):
-        is_last = ops.arange(ops.shape(history)[1], dtype="int32") == t - 1
+        is_last = ops.arange(ops.shape(history)[1], dtype="int32") + 1 == t
         history = ops.where(is_last, ops.expand_dims(tokens, 1), history)
     if not isinstance(coverage, tuple):
         coverage = coverage + weights
@@ -66,12 +67,12 @@ def completes_ngram(tokens, t, n):
     # The tokens before each position, `(R, T, n)`, the last one first.
     before = ops.maximum(ops.expand_dims(positions - 1, 1) - back, 0)
     before = ops.take(tokens, before, axis=1)
-    is_current = ops.expand_dims(positions == t, 1)
-    last = ops.sum(ops.where(is_current, before, 0), axis=1, keepdims=True)
-    differs = ops.logical_and(ops.not_equal(before, last), back < n - 1)
-    is_second = ops.logical_not(ops.any(differs, axis=-1))
-    can_end_ngram = ops.logical_and(positions < t, ops.logical_and(positions >= n - 1, n > 0))
-    return ops.logical_and(is_second, can_end_ngram)
+    same = ops.equal(before, ops.expand_dims(ops.take(before, t, axis=1), 1))
+    count = ops.sum(ops.where(same, ops.cast(back < n - 1, "int32"), 0), axis=-1)
+    # The count at which a position can end an n-gram, -1 if it cannot.
+    can_end_ngram = ops.logical_and(positions >= n - 1, n > 0)
+    is_second = ops.equal(count, ops.where(can_end_ngram, n - 1, -1))
+    return ops.logical_and(is_second, positions < t)
 
 
 def follows_prefix(past, t, prefix):

@@ -129,7 +129,8 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
     same = ops.equal(ops.expand_dims(tokens, 1), ops.expand_dims(tokens, 2))
     positions = ops.max(ops.where(same, ops.expand_dims(positions, 1), 0), axis=-1)
     values = _FIRST + ops.cast(positions, "float32")
-    return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
+    changes = [(tokens, ops.not_equal(tokens, PAD), values)]
+    return set_tokens(logits, changes, rows, unused)
 
 
 def rank_by_turns(scores, missing, size, num_banks):

@@ -626,7 +626,7 @@ MUTATIONS = (
     ),
     Mutation(
         "beam-ends-one-token-before-its-minimal-length",
-        "keras_bahdanau:BeamSearch._bar_ids",
+        "keras_bahdanau:BeamSearch._bars",
         "candidates.t + 1",
         "candidates.t + 2",
         "library/search/test_search.py",
