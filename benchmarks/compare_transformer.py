@@ -11,14 +11,16 @@ would count as time of its start.
 
     python benchmarks/compare_transformer.py prepare RUN OUT --data DIR
     onmt/bin/python benchmarks/compare_transformer.py train OUT
+    onmt/bin/python benchmarks/compare_transformer.py anneal OUT --rate RATE  # optional
     onmt/bin/python benchmarks/compare_transformer.py convert OUT
     python benchmarks/compare_transformer.py select OUT --python ct2/bin/python
     python benchmarks/compare_transformer.py measure OUT --python ct2/bin/python \
         float32=ARTIFACT int8=ARTIFACT transformer=OUT/best
 
 `prepare` writes the files of OpenNMT-py with the tokenizer of RUN, a folder of `keras-bahdanau
-train`. `train` may be interrupted when the loss is low enough. `convert` converts its last
-checkpoints and means of them, and `select` chooses one by BLEU on the validation set. `measure`
+train`. `train` may be interrupted when the loss is low enough, and `anneal` then lowers the rate.
+`convert` converts the last checkpoints and means of them, and `select` chooses one by BLEU on the
+validation set. `measure`
 translates in rounds, each time in a new process. With `--length 16`, all outputs have 16 tokens, so
 the speed of a transformer that is not trained can be measured. DIR has the files of
 https://github.com/multi30k/dataset, data/task1/raw, decompressed. Linux only.
@@ -130,20 +132,42 @@ def prepare(options):
     (folder / "transformer.yaml").write_text(text + "\n", "utf-8")
 
 
-def train(options):
+def train(options, settings_file="transformer.yaml"):
     """Train, and print the CPU seconds."""
+    # Torch 2.6 and later otherwise refuse checkpoints of OpenNMT-py, which contain its options.
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
     import torch
     from onmt.bin.train import main as onmt_train
 
     torch.set_num_threads(options.threads)
-    sys.argv = ["onmt_train", "-config", str(options.output / "transformer.yaml")]
+    sys.argv = ["onmt_train", "-config", str(options.output / settings_file)]
     onmt_train()
     print(f"{time.process_time():.0f} CPU seconds")
 
 
+def anneal(options):
+    """Continue after the last checkpoint with a rate that falls to 8 % in six steps."""
+    last = max(options.output.glob("checkpoint_step_*.pt"), key=updates)
+    parts, decay = 6, 0.6
+    part = options.updates // parts
+    changes = {
+        "train_from": str(last),
+        "reset_optim": "keep_states",
+        "train_steps": updates(last) + options.updates,
+        "save_checkpoint_steps": part,
+        "decay_method": "none",
+        "learning_rate": options.rate,
+        "start_decay_steps": updates(last) + part,
+        "decay_steps": part,
+        "learning_rate_decay": decay,
+    }
+    settings = json.loads((options.output / "transformer.yaml").read_text("utf-8")) | changes
+    (options.output / "anneal.yaml").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
+    train(options, "anneal.yaml")
+
+
 def convert(options):
     """Convert the last checkpoints to CTranslate2, and the mean of each one and those before it."""
-    # Torch 2.6 and later otherwise refuse checkpoints of OpenNMT-py, which contain its options.
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
     import torch
     from ctranslate2.converters import OpenNMTPyConverter
@@ -424,8 +448,12 @@ def main():
         added.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("dropout", 0.1), ("attention-dropout", 0.1), ("rate", 0.6)):
         added.add_argument(f"--{name}", type=float, default=default)
-    added = command(train, "output")
-    added.add_argument("--threads", type=int, default=1)
+    command(train, "output")
+    added = command(anneal, "output")
+    added.add_argument("--updates", type=int, default=1200)
+    added.add_argument("--rate", type=float, required=True, help="that of the last update")
+    for function in (train, anneal):
+        commands.choices[function.__name__].add_argument("--threads", type=int, default=1)
     added = command(convert, "output")
     added.add_argument("--last", type=int, default=6, help="number of checkpoints to convert")
     added.add_argument("--mean", type=int, default=5, help="number of checkpoints in a mean")

@@ -94,8 +94,8 @@ def select(
                 "answer": item.answer,
                 "confidence": round(item.confidence, 6),
             }
-            shown = item.source if model.tokenizer.has_columns else one_cell(item.source)
-            columns = (shown, one_cell(item.answer), f"{item.confidence:.6f}")
+            source_cell = item.source if model.tokenizer.has_columns else one_cell(item.source)
+            columns = (source_cell, one_cell(item.answer), f"{item.confidence:.6f}")
             line = json.dumps(values, ensure_ascii=False) if options.as_json else "\t".join(columns)
             file.write(f"{line}\n".encode())
     if failures:
