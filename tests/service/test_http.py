@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx.parser
@@ -580,14 +579,14 @@ def test_texts_are_not_encoded_while_the_queue_is_full(tmp_path):
 def encoding_blocked(tmp_path, **settings):
     """Yield a service whose only thread for encoding long texts is blocked, and the gate."""
 
-    async def block():
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        return loop.run_in_executor(None, gate.wait)
+    async def block(engine):
+        waiting = asyncio.ensure_future(engine.prepare(gate.wait))
+        await asyncio.sleep(0)  # let it start
+        return waiting
 
     gate = threading.Event()
     with site({"m": make(tmp_path / "m", max_source_length=None)}, **settings) as service:
-        service.call(block())
+        service.call(block(service.service.repository.get("m").engine))
         try:
             yield service, gate
         finally:
