@@ -3,7 +3,6 @@
 import io
 import os
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,13 @@ from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
+from keras_bahdanau_runtime.zip_files import read_member
 
 _MIN_WEIGHT = 0.1  # smaller attention weights are no links
 _READ_ERRORS = (  # that NumPy raises for a wrong file
-    KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error,
+    TypeError, ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile,
 )  # fmt: skip
+_MAX_BYTES = 2**30  # of an array in a file: a table of 250,000 words takes 100 million
 _ALWAYS = 1e6  # larger than the expected count of any id
 _ARRAYS = ("table", "shares", "counts", "size")
 
@@ -159,15 +160,19 @@ class Shortlist:
     def parse(cls, contents, path="the shortlist"):
         """As `load`, from the bytes of a file; `path` is its name in error messages."""
         try:
-            with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
-                arguments = {name: arrays[name] for name in _ARRAYS}
+            arguments = {}
+            with zipfile.ZipFile(io.BytesIO(contents)) as archive:
+                for name in _ARRAYS:
+                    array = io.BytesIO(read_member(archive, f"{name}.npy", _MAX_BYTES))
+                    arguments[name] = np.lib.format.read_array(array, allow_pickle=False)
+            arguments["size"] = int(arguments["size"])
         except _READ_ERRORS as error:
             raise argument_error(
                 "path",
                 "be a file that `Shortlist.save` wrote",
                 received=f"{os.fspath(path)!r}: {error}",
             ) from error
-        return cls(**{**arguments, "size": int(arguments["size"])})
+        return cls(**arguments)
 
     @classmethod
     def from_links(cls, pairs, source_size, target_size, size, candidates=50):

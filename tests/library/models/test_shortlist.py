@@ -1,5 +1,7 @@
 """Shortlists: their candidates, and searches restricted to them."""
 
+import zipfile
+
 import numpy as np
 import pytest
 from keras import ops
@@ -274,6 +276,24 @@ def test_a_loaded_shortlist_has_the_same_tables(shortlist, tmp_path):
         (tmp_path / name).write_bytes(contents)
         with pytest.raises(ValueError, match=r"must be a file that `Shortlist\.save` wrote"):
             Shortlist.load(tmp_path / name)
+
+
+def test_a_file_of_a_large_or_wrong_array_is_refused(shortlist, tmp_path, monkeypatch):
+    arrays = {name: getattr(shortlist, name) for name in ("table", "shares", "counts")}
+    path = tmp_path / "sizes.npz"
+    np.savez(path, **arrays, size=[9, 9])
+    refused = pytest.raises(ValueError, match=r"must be a file that `Shortlist\.save` wrote")
+    with refused:
+        Shortlist.load(path)
+    with zipfile.ZipFile(path, "w") as archive, archive.open("table.npy", "w") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (2**55,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with refused:
+        Shortlist.load(path)
+    shortlist.save(path)
+    monkeypatch.setattr("keras_bahdanau.models.shortlist._MAX_BYTES", 200)
+    with pytest.raises(ValueError, match=r"member 'table\.npy' has more than 200 bytes"):
+        Shortlist.load(path)
 
 
 @pytest.mark.parametrize(
