@@ -374,7 +374,7 @@ def measure(options):
         (options.output / "results.json").write_text(text, "utf-8")
     print_tables(document)
     if options.picture and quality:
-        draw(document, options.picture)
+        draw(speeds_and_scores(document), options.picture)
 
 
 def summary(rounds, key):
@@ -402,22 +402,31 @@ def print_tables(document):
         print(f"| {row} | {' | '.join(cells)} |")
 
 
-def draw(document, path):
-    """Draw BLEU over the sentences per CPU second of one thread."""
+def speeds_and_scores(document):
+    """Return a dict from model to its sentences per CPU second on one thread, and its BLEU."""
+    return {
+        name: (1000 / summary(document["rounds"][f"{name}, 1"], "cpu")[0], bleu)
+        for name, (bleu, _) in document["quality"][PARTS[2]].items()
+    }
+
+
+def draw(models, path):
+    """Draw BLEU over speed; `models` is a dict from name to both, as of `speeds_and_scores`."""
     sys.path[:0] = [str(ROOT / "export")]
     from keras_bahdanau_runtime.pictures.style import saved_figure
 
     with saved_figure(path, 7, 4) as figure:
         axes = figure.subplots()
-        for name, (bleu, _) in document["quality"][PARTS[2]].items():
-            speed = 1000 / summary(document["rounds"][f"{name}, 1"], "cpu")[0]
-            axes.plot(speed, bleu, "o", markersize=8)
-            axes.annotate(name, (speed, bleu), xytext=(8, 4), textcoords="offset points")
+        # Labels of neighbors are above and below their points.
+        for index, (name, point) in enumerate(sorted(models.items(), key=lambda item: item[1])):
+            axes.plot(*point, "o", markersize=8)
+            offset = (0, -20 if index % 2 else 10)
+            axes.annotate(name, point, offset, textcoords="offset points", ha="center")
         axes.set(
             xlabel="sentences per CPU second on one thread, start of the process included",
             ylabel="BLEU on test_2016_flickr",
         )
-        axes.margins(0.2)
+        axes.margins(0.3)
 
 
 def main():

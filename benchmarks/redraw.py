@@ -1,8 +1,9 @@
 """Draw the pictures whose numbers are in tables of the documentation, without measuring again.
 
-`python benchmarks/redraw.py docs/pictures` reads the tables and writes two pictures:
+`python benchmarks/redraw.py docs/pictures` reads the tables and writes three pictures:
 
   memory.png          benchmarks/README.md, "Preparing a large corpus" and "Reading a large corpus"
+  transformer.png     benchmarks/README.md, "A transformer in CTranslate2"
   paper-figure2.png   examples/paper/README.md, BLEU by source length
 """
 
@@ -43,6 +44,22 @@ def memory_by_pairs(heading, column):
     return dict(zip(pairs, memory, strict=True))
 
 
+def transformers():
+    """Return the speeds and scores of models that are trained, as `compare_transformer.draw`."""
+    page, heading = "benchmarks/README.md", "## A transformer in CTranslate2"
+    speeds = {
+        row["model"]: float(row["sentences per CPU s"])
+        for row in table(page, "model", heading)
+        if row["outputs"] == "own"
+    }
+    scores = {
+        row[""].removesuffix(", beam 5"): float(row["test_2016_flickr"].split(",")[0])
+        for row in table(page, "", heading)
+    }
+    del scores["transformer of 256 units, int8"]  # not trained to the end
+    return {name.replace("`", ""): (speeds[name], bleu) for name, bleu in scores.items()}
+
+
 def bleu_by_length():
     """Return the scores of the paper's models in the form that `draw_lengths` expects."""
     scores = {}
@@ -60,11 +77,13 @@ def main(arguments=None):
     folder = parser.parse_args(arguments).folder
     sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples" / "paper")]
     import bench_large_corpus
+    import compare_transformer
     import figures
 
     prepare = memory_by_pairs("## Preparing a large corpus", "MB")
     loader = memory_by_pairs("## Reading a large corpus", "MB beyond imports")
     bench_large_corpus.draw(prepare, loader, folder / "memory.png")
+    compare_transformer.draw(transformers(), folder / "transformer.png")
     figures.draw_lengths(bleu_by_length(), folder / "paper-figure2.png")
 
 

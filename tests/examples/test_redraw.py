@@ -22,7 +22,8 @@ def _restore_imports(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
-    for name in {"bench_large_corpus", "figures", "joined_sentences", "word_tokenizer"} - before:
+    scripts = {"bench_large_corpus", "compare_transformer", "figures"}
+    for name in {*scripts, "joined_sentences", "word_tokenizer"} - before:
         sys.modules.pop(name, None)
 
 
@@ -32,13 +33,15 @@ def test_tables_are_read():
         1_000_000: 106,
         12_000_000: 111,
     }
+    assert redraw.transformers()["transformer of 128 units, int8"] == (261, 37.1)
     assert redraw.bleu_by_length()["RNNsearch-50"]["by_length"]["60+"] == {"bleu": 45.21}
 
 
 @pytest.mark.usefixtures("_restore_imports")
 def test_pictures_are_drawn(tmp_path):
     redraw.main([str(tmp_path)])
-    assert {path.name for path in tmp_path.iterdir()} == {"memory.png", "paper-figure2.png"}
+    names = {"memory.png", "transformer.png", "paper-figure2.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_every_picture_is_listed_with_its_command_and_shown():
