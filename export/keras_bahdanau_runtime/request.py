@@ -187,7 +187,7 @@ def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
 
 
 def _check_size(name: str, texts: Sequence[str]) -> None:
-    """Raise a `ValueError` if JSON texts have more than `_MAX_VALUES` values together."""
+    """Raise a `ValueError` if JSON texts together have too many commas and opening brackets."""
     values = sum(text.count(",") + text.count("[") for text in texts)
     if values > _MAX_VALUES:
         raise argument_error(

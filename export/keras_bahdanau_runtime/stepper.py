@@ -137,7 +137,7 @@ class Stepper:
             )
         size = self._vocabulary or 2**31
         # The graph takes a negative id for one of the last, and an int32 wraps.
-        if tokens.min() < 0 or tokens.max() >= size:
+        if np.any((tokens < 0) | (tokens >= size)):
             raise argument_error("tokens", f"hold ids from 0 to {size - 1}", tokens)
         tokens = np.ascontiguousarray(tokens, np.int32)
         names = [*_STEP_OUTPUTS, *(f"next_{name}" for name in state)]

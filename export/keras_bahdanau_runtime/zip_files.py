@@ -8,6 +8,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 _MAX_DIRECTORY = 2**22  # bytes of the list of members, which takes ten times as much in memory
 _CHUNK = 2**20
@@ -35,17 +36,18 @@ class _LimitedReader(io.BufferedReader):
 
 
 @contextlib.contextmanager
-def open_zip(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+def open_zip(source: str | os.PathLike[str] | bytes) -> Iterator[zipfile.ZipFile]:
     """Open a zip file for `read_member`.
 
     Args:
-        path: The file.
+        source: Path of the file, or its contents.
 
     Raises:
         zipfile.BadZipFile: It is damaged, or the list of its members is too large.
         OSError: It cannot be opened.
     """
-    with _LimitedReader(io.FileIO(path)) as file:
+    raw: Any = io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source)
+    with _LimitedReader(raw) as file:
         try:
             archive = zipfile.ZipFile(file)
         except _ERRORS as error:

@@ -15,12 +15,11 @@ from keras_bahdanau_runtime.errors import argument_error
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
-from keras_bahdanau_runtime.zip_files import read_member
+from keras_bahdanau_runtime.zip_files import open_zip, read_member
 
 _MIN_WEIGHT = 0.1  # smaller attention weights are no links
-_READ_ERRORS = (  # that NumPy raises for a wrong file
-    TypeError, ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile,
-)  # fmt: skip
+# Errors of NumPy and of `open_zip` for a wrong file.
+_READ_ERRORS = (TypeError, ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile)
 _MAX_BYTES = 2**30  # of an array in a file: a table of 250,000 words takes 100 million
 _ALWAYS = 1e6  # larger than the expected count of any id
 _ARRAYS = ("table", "shares", "counts", "size")
@@ -161,7 +160,7 @@ class Shortlist:
         """As `load`, from the bytes of a file; `path` is its name in error messages."""
         try:
             arguments = {}
-            with zipfile.ZipFile(io.BytesIO(contents)) as archive:
+            with open_zip(contents) as archive:
                 for name in _ARRAYS:
                     array = io.BytesIO(read_member(archive, f"{name}.npy", _MAX_BYTES))
                     arguments[name] = np.lib.format.read_array(array, allow_pickle=False)

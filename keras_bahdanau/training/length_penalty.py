@@ -2,6 +2,7 @@
 
 import logging
 
+from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.errors import argument_error
@@ -60,13 +61,14 @@ def length_penalty_scores(
     }
     if not searches:
         raise argument_error("penalties", "hold at least one", received="none")
+    check_tokenizer(model)
+    references = [model.tokenizer.join_target(text) for text in references]
     scores = {}
     for penalty, search in searches.items():
         translations = model.translate(
             sources, search=search, max_length=max_length, alignments=False
         )
         texts = [translation.text for translation in translations]
-        joined = [model.tokenizer.join_target(text) for text in references]
-        scores[penalty] = corpus_scores(texts, joined, tokenize)["bleu"]
+        scores[penalty] = corpus_scores(texts, references, tokenize)["bleu"]
         logger.info("Length penalty %g: BLEU %.2f.", penalty, scores[penalty])
     return scores

@@ -158,7 +158,7 @@ def train_seeds(options, output, seeds, resume=False, callbacks=(), verbose=True
         output: Folder of the runs; each one is in a folder such as `seed-0` inside.
         seeds: Number of models.
         resume: Whether to continue: finished models stay, the interrupted one is resumed, and the
-            others are trained. `seeds` may be larger than before, but leave out no run.
+            others are trained. `seeds` may be larger than before, not smaller.
         callbacks: As for `train`; the same ones for each model.
         verbose: As for `train`.
         console: As for `train`.

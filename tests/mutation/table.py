@@ -1646,7 +1646,7 @@ MUTATIONS = (
     Mutation(
         "steps-take-negative-tokens",
         "keras_bahdanau_runtime:Stepper._advance",
-        "tokens.min() < 0 or tokens.max() >= size",
+        "np.any((tokens < 0) | (tokens >= size))",
         "tokens.max() >= size",
         "hostile/test_steps.py",
     ),

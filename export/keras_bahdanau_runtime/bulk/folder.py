@@ -22,7 +22,7 @@ from keras_bahdanau_runtime.bulk.file import (
     translate_file,
 )
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
-from keras_bahdanau_runtime.bulk.records import check_format
+from keras_bahdanau_runtime.bulk.records import FORMATS, check_format
 from keras_bahdanau_runtime.errors import ArtifactError, argument_error
 from keras_bahdanau_runtime.files import claim_folder
 from keras_bahdanau_runtime.text.parallel import expand_paths
@@ -97,8 +97,8 @@ def _check_formats(files: Sequence[Path]) -> None:
         others = len(refused) - _SHOWN_FILES
         raise argument_error(
             "sources",
-            "be lines of text, .csv, .tsv, .jsonl or .parquet; all but Parquet may end with .gz, "
-            ".bz2, .xz or .zst; name the files, or use a pattern",
+            f"be {FORMATS}; all but Parquet may end with .gz, .bz2, .xz or .zst; name the files, "
+            "or use a pattern",
             received=f"{names} and {others} more" if others > 0 else names,
         )
 

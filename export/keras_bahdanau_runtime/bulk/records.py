@@ -9,7 +9,7 @@
 | anything else        | a line    | a line                         | a blank line               |
 
 Names of other known formats, such as `.json` or `.xlsx`, are refused. With a further suffix `.gz`,
-`.bz2`, `.xz` or `.zst`, all but Parquet are compressed, also the output. A row
+`.bz2`, `.xz` or `.zst`, all but Parquet are compressed, and so is the output. A row
 without a readable text (bytes that are not UTF-8, a missing key or null, a line that is not a JSON
 object, another number of columns) has an `error`; the other rows are translated.
 """
@@ -45,6 +45,7 @@ _READ_ROWS = 8192  # rows of a batch read from Parquet
 _GROUP_ROWS = 65_536  # rows of a Parquet row group to write, at most
 _GROUP_BYTES = 2**26  # bytes from which on a row group has fewer rows
 _NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
+FORMATS = "lines of text, .csv, .tsv, .jsonl or .parquet"  # in messages
 Source = Path | BinaryIO
 Compress = Callable[[bytes], bytes] | None
 
@@ -95,7 +96,7 @@ def open_records(
     if _kind("output", output) is not kind:
         raise argument_error(
             "output",
-            "be of the kind of the source: .csv, .tsv, .jsonl, .parquet or lines of text",
+            f"be of the kind of the source: {FORMATS}",
             received=f"{str(output)!r} for {name_of(source)!r}",
         )
     compress = compressor(file_kind(output).compression)
@@ -167,7 +168,7 @@ def _kind(name: str, source: Source) -> "type[Lines | Parquet]":
     if kind not in kinds:
         raise argument_error(
             name,
-            "be lines of text, .csv, .tsv, .jsonl or .parquet",
+            f"be {FORMATS}",
             received=f"{str(source)!r}, the name of another format",
         )
     return kinds[kind]
