@@ -203,9 +203,10 @@ def convert(function):
     from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS
 
     concrete = function.get_concrete_function(*function.input_signature)
+    # Captured variables and constants follow the arguments. They become initializers.
+    arguments = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     inputs, outputs = (
-        [tensor.name for tensor in tensors if tensor.dtype != tf.resource]
-        for tensors in (concrete.inputs, concrete.outputs)
+        [tensor.name for tensor in tensors] for tensors in (arguments, concrete.outputs)
     )
     # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
     with numpy_object(), _quiet_tf2onnx(), fast_tf2onnx(), tf.device("/cpu:0"):
