@@ -45,6 +45,30 @@ def test_the_call_of_any_keras_model_exports(tmp_path):
         Translator(tmp_path / "artifact")
 
 
+def test_constants_of_a_functional_model_are_exported(tmp_path):
+    x = keras.Input((200,), name="x")
+    is_first = keras.ops.arange(200) < 3
+    model = keras.Model(x, x * keras.ops.where(is_first, 2.0, keras.ops.ones(200)))
+    export(model, tmp_path / "artifact", output_names=["y"])
+    session = onnxruntime.InferenceSession(tmp_path / "artifact" / "model.onnx")
+    [y] = session.run(["y"], {"x": np.ones((1, 200), "float32")})
+    assert y.tolist() == [[2.0] * 3 + [1.0] * 197]
+
+
+def test_where_does_not_read_the_value_that_is_not_selected(tmp_path):
+    x = keras.Input((4,), name="x")
+    is_large = x > 1.0
+    number = keras.ops.where(is_large, 7.0, keras.ops.exp(1000 * x))  # infinite for some of x
+    both = keras.ops.where(is_large, x < 3.0, x < 0.0)
+    model = keras.Model(x, [number, keras.ops.cast(both, "int32")])
+    export(model, tmp_path / "artifact", output_names=["number", "both"])
+    session = onnxruntime.InferenceSession(tmp_path / "artifact" / "model.onnx")
+    feeds = {"x": np.array([[2, 4, 0, -1]], "float32")}
+    number, both = session.run(["number", "both"], feeds)
+    assert number.tolist() == [[7.0, 7.0, 1.0, 0.0]]
+    assert both.tolist() == [[1, 0, 0, 1]]
+
+
 OWN_LAYER = """
 import keras
 

@@ -222,7 +222,11 @@ def convert(function):
                 traced,
                 continue_on_error=True,  # the check of the file names all unsupported operators
                 opset=OPSET,
-                custom_op_handlers={**RECURRENT_HANDLERS, "ScatterNd": (_convert_scatter_nd, [])},
+                custom_op_handlers={
+                    **RECURRENT_HANDLERS,
+                    "ScatterNd": (_convert_scatter_nd, []),
+                    "SelectV2": (_convert_select, []),
+                },
                 input_names=inputs,
                 output_names=outputs,
                 tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
@@ -316,6 +320,33 @@ def _convert_scatter_nd(graph, node, name, arguments):
         name=node.name,
         shapes=output_shapes,
         dtypes=[dtype],
+    )
+
+
+def _convert_select(graph, node, name, arguments):
+    """Convert `tf.where(condition, x, y)` to `Where`.
+
+    tf2onnx adds products with the condition, which are NaN where the other value is infinite.
+    """
+    import onnx
+
+    condition, *values = node.input
+    [output] = node.output
+    if graph.get_dtype(output) == onnx.TensorProto.BOOL:  # onnxruntime selects no bools
+        number = onnx.TensorProto.INT32
+        values = [graph.make_node("Cast", [v], attr={"to": number}).output[0] for v in values]
+        graph.insert_new_node_on_output("Cast", output, to=onnx.TensorProto.BOOL)
+        graph.set_dtype(output, number)
+    dtype, shape = graph.get_dtype(output), graph.get_shape(output)
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Where",
+        [condition, *values],
+        outputs=[output],
+        name=node.name,
+        shapes=[shape],
+        dtypes=[dtype],
+        skip_conversion=True,
     )
 
 

@@ -2,29 +2,9 @@
 
 import numpy as np
 import pytest
-from graphs import graph_of, normal, operators, rewritten
+from graphs import graph_of, operators, rewritten
 
 from keras_bahdanau_export.graph.passes import conditions
-
-SELECT = """
-agraph (bool[4] c, bool[4] d, float[4] a, float[4] b) => (float[4] y) {
-  one = Cast<to = 1>(c)
-  kept = Mul(a, one)
-  no = Not(%s)
-  other = Cast<to = 1>(no)
-  instead = Mul(other, b)
-  y = Add(instead, kept)
-}
-"""
-
-
-@pytest.mark.parametrize("negated, count", [("c", 1), ("d", 0)])
-def test_fuse_masked_sums_replaces_sums_of_masked_values(negated, count):
-    feeds = {"c": [True, False, True, False], "d": [True, True, False, False]}
-    feeds |= {"a": normal(4), "b": normal(4)}
-    graph, counts = rewritten(graph_of(SELECT % negated), conditions.fuse_masked_sums, **feeds)
-    assert counts == [count]
-    assert (operators(graph) == ["Where"]) == bool(count)
 
 
 @pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0), (np.inf, 0), (1e10, 0)])

@@ -10,7 +10,6 @@ from keras_bahdanau_export.graph.passes.editing import (
     constant_array,
     insert_node,
     nodes_of,
-    producer_of,
     replace_node,
 )
 
@@ -21,23 +20,6 @@ _WHERE_TYPES = (
     *(ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8),
 )
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
-
-
-def fuse_masked_sums(graph):
-    """Replace `cast(c) * a + cast(not c) * b` by `Where(c, a, b)`, as it was in TensorFlow."""
-    count = 0
-    for total in nodes_of(graph, "Add"):
-        for first, second in (total.inputs, tuple(reversed(total.inputs))):
-            masked, other = _mask_and_value(first), _mask_and_value(second)
-            if masked is None or other is None:
-                continue
-            (condition, if_true), (negation, if_false) = masked, other
-            inverse = producer_of(negation, "Not")
-            if inverse is not None and inverse.inputs[0] is condition:
-                replace_node(graph, total, "Where", [condition, if_true, if_false])
-                count += 1
-                break
-    return count
 
 
 def compare_as_integers(graph):
@@ -107,15 +89,3 @@ def replace_bool_casts(graph):
 def _readers(value):
     """Return the graphs whose nodes read a value."""
     return {use.node.graph for use in value.uses()}
-
-
-def _mask_and_value(product):
-    """Return `(condition, x)` if `product` is `cast(condition) * x`, else `None`."""
-    node = producer_of(product, "Mul")
-    if node is None:
-        return None
-    for factor, other in (node.inputs, tuple(reversed(node.inputs))):
-        cast = producer_of(factor, "Cast")
-        if cast is not None and cast.inputs[0].dtype == ir.DataType.BOOL:
-            return cast.inputs[0], other
-    return None

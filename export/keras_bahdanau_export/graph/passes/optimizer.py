@@ -19,7 +19,6 @@ from onnx_ir.passes import common
 from keras_bahdanau_export.graph.passes.conditions import (
     compare_as_integers,
     compare_steps_as_int32,
-    fuse_masked_sums,
     replace_bool_casts,
 )
 from keras_bahdanau_export.graph.passes.editing import (
@@ -64,7 +63,6 @@ PASSES = (
     hoist_unchanged_state,
     collect_scan_outputs,
     hoist_invariants,
-    fuse_masked_sums,
     compare_as_integers,
     compare_steps_as_int32,
     drop_index_wrapping,
