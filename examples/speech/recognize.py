@@ -34,7 +34,7 @@ from keras_bahdanau_runtime.text.error_rates import compare, error_rates
 LETTERS = sorted(set("".join(spoken_digits.WORDS)))
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", " ", *LETTERS]
 MAX_WORDS = 3  # of an utterance in training
-TRAINING_SAMPLES = 2 * SAMPLE_RATE
+TRAINING_SAMPLES = 3 * SAMPLE_RATE
 DIGITS = 3  # of the spoken numbers for evaluation
 DATA = f"folder of the recordings, from {spoken_digits.ADDRESS}"
 MAX_LENGTH = DIGITS * 6  # letters, spaces and the end token
@@ -119,8 +119,8 @@ def decode(ids):
 
 
 def pad(utterances):
-    """Return utterances of different lengths as one array, with silence after each."""
-    longest = max(map(len, utterances)) + SILENCE
+    """Return utterances as one array, with silence after each, as long as in training or longer."""
+    longest = max(TRAINING_SAMPLES, *(len(audio) + SILENCE for audio in utterances))
     return np.stack([np.pad(audio, (0, longest - len(audio))) for audio in utterances])
 
 
@@ -142,23 +142,26 @@ def text_of(recordings):
 
 def draw_picture(audio, text, weights, path):
     """Draw the log-mel frames of an utterance, and below them the weights of each letter."""
-    log_mel = LogMel()
-    frames = keras.ops.convert_to_numpy(log_mel(audio[None]))[0]
     seconds = len(audio) / SAMPLE_RATE
     with saved_figure(path, 7, 7) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3])
-        top.imshow(
-            frames.T, cmap="Blues", origin="lower", aspect="auto", extent=(0, seconds, 0, 32)
-        )
-        top.set(ylabel="mel band")
+        draw_frames(audio, top)
         size = len(text) + 1
         weights = weights[:size, : int(seconds / ANNOTATION)]
         end = weights.shape[1] * ANNOTATION
         bottom.imshow(weights, vmin=0, vmax=1, aspect="auto", extent=(0, end, size - 0.5, -0.5))
         bottom.set_yticks(range(size), [*text, "</s>"])
         bottom.set(xlabel="seconds", ylabel="letter", xlim=(0, seconds))
-        for axes in (top, bottom):
-            axes.grid(False)
+        bottom.grid(False)
+
+
+def draw_frames(audio, axes):
+    """Draw the log-mel frames of an utterance, `(S,)` samples."""
+    frames = keras.ops.convert_to_numpy(LogMel()(audio[None]))[0]
+    extent = (0, len(audio) / SAMPLE_RATE, 0, frames.shape[1])
+    axes.imshow(frames.T, cmap="Blues", origin="lower", aspect="auto", extent=extent)
+    axes.set(ylabel="mel band")
+    axes.grid(False)
 
 
 def main(arguments=None):

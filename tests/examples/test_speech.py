@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from recordings import write_recordings, write_wav
 
-from examples.speech import new_speakers, recognize, spoken_digits
+from examples.speech import new_speakers, recognize, spoken_digits, stream
 from examples.speech.log_mel import LogMel
 from examples.speech.spoken_digits import Recording
 
@@ -84,3 +84,35 @@ def test_each_speaker_is_left_out_once(tmp_path):
     folder = write_recordings(tmp_path / "recordings")
     rates = new_speakers.main([str(folder), "--quick", "--output", str(tmp_path)])
     assert rates.keys() == {"anna", "bela"} and min(rates.values()) > 0
+
+
+@pytest.fixture(scope="module")
+def stream_models():
+    return stream.build(8)
+
+
+# Random weights with which the attention moves forward: in one case the end token reads an
+# annotation, in the other the last letters read none.
+@pytest.mark.parametrize("seed, stops", [(736, 7), (605, 8)])
+def test_a_stream_writes_the_letters_of_the_whole_utterance_when_their_audio_arrives(
+    stream_models, seed, stops
+):
+    training, recognizer, encoder, decoder = stream_models
+    rng = np.random.default_rng(seed)
+    for variable in training.trainable_variables:
+        if len(variable.shape) > 1:
+            variable.assign(rng.normal(size=variable.shape))
+    envelope = np.exp(3 * np.sin(np.arange(12000) / 900))
+    audio = (np.random.default_rng(0).normal(size=12000) * envelope).astype("float32")
+    ids, weights = map(keras.ops.convert_to_numpy, recognizer(audio[None]))
+    text = recognize.decode(ids[0])
+    positions = [int(row.argmax()) for row in weights[0] if row.any()]
+    assert len(positions) == stops and len(set(positions)) > 2
+    # An annotation depends on 9 frames of 200 samples, 100 apart. The next begins 400 later.
+    arrivals = [1000 + 400 * position for position in positions][: len(text)]
+    arrivals += [12000] * (len(text) - len(arrivals))  # letters that are written at the end
+    functions = stream.run_keras(encoder), stream.run_keras(decoder)
+    for piece in (400, 1100, 12000):
+        written = stream.transcribe(lambda: stream.Stream(*functions, 8), audio, piece)
+        assert written.text == text
+        assert written.times == [min(-(-time // piece) * piece, 12000) for time in arrivals]
