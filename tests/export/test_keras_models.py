@@ -69,6 +69,18 @@ def test_where_does_not_read_the_value_that_is_not_selected(tmp_path):
     assert both.tolist() == [[1, 0, 0, 1]]
 
 
+def test_argmax_and_argmin_of_floats_are_exported(tmp_path):
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, [keras.ops.argmax(x, axis=-1), keras.ops.argmin(x, axis=-1)])
+    export(model, tmp_path / "artifact", output_names=["largest", "smallest"])
+    session = onnxruntime.InferenceSession(tmp_path / "artifact" / "model.onnx")
+    # Keras orders -0 below 0.
+    feeds = {"x": np.array([[1, 3, 2, -1], [-4, -0.0, 0.0, -4], [0.0, 2, 2, -0.0]], "float32")}
+    largest, smallest = session.run(["largest", "smallest"], feeds)
+    assert largest.tolist() == [1, 2, 1]
+    assert smallest.tolist() == [3, 0, 3]
+
+
 OWN_LAYER = """
 import keras
 

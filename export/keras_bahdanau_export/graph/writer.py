@@ -226,6 +226,7 @@ def convert(function):
                     **RECURRENT_HANDLERS,
                     "ScatterNd": (_convert_scatter_nd, []),
                     "SelectV2": (_convert_select, []),
+                    "Bitcast": (_convert_sign_bit, []),
                 },
                 input_names=inputs,
                 output_names=outputs,
@@ -348,6 +349,35 @@ def _convert_select(graph, node, name, arguments):
         dtypes=[dtype],
         skip_conversion=True,
     )
+
+
+def _convert_sign_bit(graph, node, name, arguments):
+    """Convert `bitcast(x) & int32.min`, the sign bit of a float32, which Keras's `argmax` reads.
+
+    ONNX has no bitcast. Other uses are left to the check of the file, which names them.
+    """
+    import onnx
+
+    mask = np.iinfo("int32").min
+    for reader in graph.find_output_consumers(node.output[0]):
+        constants = [value for value in reader.inputs if value.is_const()]
+        if reader.type != "BitwiseAnd" or [c.get_tensor_value() for c in constants] != [mask]:
+            return
+    zero, number, bit = (
+        graph.make_const(f"{node.name}_{i}", np.array(value)).output[0]
+        for i, value in enumerate((np.float32(0), np.int32(0), np.int32(mask)))
+    )
+    [x], [bits], shape = node.input, node.output, graph.get_shape(node.output[0])
+    graph.remove_node(node.name)
+
+    def make(operator, inputs, dtype=onnx.TensorProto.BOOL, **options):
+        options |= {"shapes": [shape], "dtypes": [dtype], "skip_conversion": True}
+        return graph.make_node(operator, inputs, **options).output[0]
+
+    # The inverse of -0 is -inf.
+    inverse = make("Reciprocal", [x], onnx.TensorProto.FLOAT)
+    is_negative = make("Or", [make("Less", [x, zero]), make("Less", [inverse, zero])])
+    make("Where", [is_negative, bit, number], onnx.TensorProto.INT32, outputs=[bits])
 
 
 @contextlib.contextmanager
