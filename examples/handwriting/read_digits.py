@@ -39,7 +39,7 @@ def build(units, use_attention=True):
     """
     image = keras.Input((rows.HEIGHT, rows.WIDTH, 1), name="image")
     features = image
-    for strides in (2, 2, 1):
+    for strides in (1, 2, 2, 1):
         features = keras.layers.Conv2D(units, 3, strides, "same", use_bias=False)(features)
         features = keras.layers.BatchNormalization(momentum=0.9)(features)
         features = keras.layers.Activation("relu")(features)

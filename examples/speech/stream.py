@@ -38,7 +38,7 @@ def build(units):
     - training: `(audio, previous letters) -> logits`
     - recognizer: `audio -> letters, weights`
     - encoder: `audio, state -> annotations, next state`
-    - decoder: `letter, annotations, weights, state -> next letter, its weights, next state`
+    - decoder: `letter, annotations, weights, state -> logits, next weights, next state`
     """
     layers = [LogMel(), keras.layers.BatchNormalization(momentum=0.9)]
     for kernel_size in (5, 3):
@@ -73,10 +73,8 @@ def build(units):
     output, next_state, next_weights = decoder.step(
         embedding(letter), DecoderState((state,), weights), decoder.memory(source)
     )
-    logits = ops.where(ops.arange(len(recognize.TOKENS)) < EOS, -1e9, head(output))
-    next_letter = ops.argmax(logits, axis=-1)
     step = keras.Model(
-        [letter, source, weights, state], [next_letter, next_weights, next_state.cell[0]]
+        [letter, source, weights, state], [head(output), next_weights, next_state.cell[0]]
     )
     return training, recognizer, encoder, step
 
@@ -86,7 +84,7 @@ class Stream:
 
     Args:
         encoder: Function `(audio, state) -> annotations, next state`, with NumPy arrays of one row.
-        decoder: Function `(letter, annotations, weights, state) -> next letter, its weights, next
+        decoder: Function `(letter, annotations, weights, state) -> logits, next weights, next
             state`.
         units: Width of both states.
         max_length: Maximum number of letters. An untrained model may never end.
@@ -103,9 +101,8 @@ class Stream:
         self._samples = 0
         self._encoder_state = self._decoder_state = np.zeros((1, units), "float32")
         self._letter, self._max_length = BOS, max_length
-        self._annotations = np.zeros(
-            (1, 0, units), "float32"
-        )  # those that the next letter may read
+        # Those that the next letter may read.
+        self._annotations = np.zeros((1, 0, units), "float32")
         self.text, self.times, self.is_finished = "", [], False
 
     def write(self, audio):
@@ -121,10 +118,10 @@ class Stream:
         while self._annotations.shape[1] and not self.is_finished:
             # The last letter read the first of these annotations, or one before them.
             previous = np.eye(1, self._annotations.shape[1], dtype="float32")
-            letter, weights, state = self._step(self._annotations, previous)
+            logits, weights, state = self._step(self._annotations, previous)
             if weights.any():
                 self._annotations = self._annotations[:, weights.argmax() :]
-                self._add(letter, state)
+                self._add(logits, state)
             else:
                 # This letter reads none of them. The state stays, and so does its query.
                 self._annotations = self._annotations[:, :0]
@@ -135,16 +132,16 @@ class Stream:
         length = len(self.text)
         annotations = np.zeros((1, 1, self._annotations.shape[-1]), "float32")
         while not self.is_finished:
-            letter, _, state = self._step(annotations, np.zeros((1, 1), "float32"))
-            self._add(letter, state)
+            logits, _, state = self._step(annotations, np.zeros((1, 1), "float32"))
+            self._add(logits, state)
         return self.text[length:]
 
     def _step(self, annotations, previous_weights):
         letter = np.array([self._letter], "int32")
         return self._decoder(letter, annotations, previous_weights, self._decoder_state)
 
-    def _add(self, letter, state):
-        self._letter, self._decoder_state = int(letter[0]), state
+    def _add(self, logits, state):
+        self._letter, self._decoder_state = EOS + int(logits[0, EOS:].argmax()), state
         if self._letter != EOS:
             self.text += recognize.TOKENS[self._letter]
             self.times.append(self._samples)
@@ -237,7 +234,7 @@ def main(arguments=None):
                 decoder,
                 args.output / "decoder",
                 [letter, annotations, weights, state],
-                ["next_letter", "next_weights", "next_state"],
+                ["logits", "next_weights", "next_state"],
             ),
         ]
     numbers = numbers[:count]
