@@ -201,7 +201,7 @@ def draw_picture(stream, number, path):
             label = "end of a word" if i == 0 else None
             bottom.axvline(end / SAMPLE_RATE, color=COLORS[1], linestyle="--", label=label)
         bottom.set_yticks(range(len(stream.text)), [*stream.text])
-        bottom.set(xlabel="seconds", ylabel="letter", xlim=(0, max(seconds, *times)))
+        bottom.set(xlabel="seconds", ylabel="letter", xlim=(0, max(seconds, *times) + 0.1))
         bottom.invert_yaxis()
         bottom.legend()
 

@@ -16,14 +16,15 @@ from examples.forecasting.series import QUICK, Ridge, day_before, errors, read_s
 from examples.hindi import translate
 from examples.hindi.phrases import FIXED, Phrase, grammar
 
-EXAMPLES = {
-    "classification": ("classify", "classification.png"),
-    "pointer_network": ("sort", "pointer.png"),
-    "forecasting": ("forecast", "forecast.png"),
-    "handwriting": ("read_digits", "handwriting.png"),
-    "hindi": ("translate", "hindi.png"),
-    "speech": ("recognize", "speech.png"),
-}
+EXAMPLES = [
+    ("classification", "classify", "classification.png"),
+    ("pointer_network", "sort", "pointer.png"),
+    ("forecasting", "forecast", "forecast.png"),
+    ("handwriting", "read_digits", "handwriting.png"),
+    ("hindi", "translate", "hindi.png"),
+    ("speech", "recognize", "speech.png"),
+    ("speech", "stream", "stream.png"),
+]
 
 
 def hourly_file(path, hours=20 * QUICK.month + QUICK.horizon):
@@ -41,9 +42,8 @@ def module(name, part):
 
 
 @pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # a font for Devanagari may be missing
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_quick_run_measures_draws_and_saves(name, tmp_path):
-    script, picture = EXAMPLES[name]
+@pytest.mark.parametrize("name, script, picture", EXAMPLES)
+def test_quick_run_measures_draws_and_saves(name, script, picture, tmp_path):
     data = []
     if name == "forecasting":
         data = [str(hourly_file(tmp_path / "data.csv"))]
