@@ -15,15 +15,16 @@ would count as time of its start.
     onmt/bin/python benchmarks/compare_transformer.py convert OUT
     python benchmarks/compare_transformer.py select OUT --python ct2/bin/python
     python benchmarks/compare_transformer.py measure OUT --python ct2/bin/python \
-        float32=ARTIFACT int8=ARTIFACT transformer=OUT/best
+        float32=ARTIFACT int8=ARTIFACT transformer=OUT/best greedy=OUT/best:1
 
 `prepare` writes the files of OpenNMT-py with the tokenizer of RUN, a folder of `keras-bahdanau
 train`. `train` may be interrupted when the loss is low enough, and `anneal` then lowers the rate.
 `convert` converts the last checkpoints and means of them, and `select` chooses one by BLEU on the
 validation set. `measure`
-translates in rounds, each time in a new process. With `--length 16`, all outputs have 16 tokens, so
-the speed of a transformer that is not trained can be measured. DIR has the files of
-https://github.com/multi30k/dataset, data/task1/raw, decompressed. Linux only.
+translates in rounds, each time in a new process. The number after a transformer is its beam size, 5
+if there is none. With `--length 16`, all outputs have 16 tokens, so the speed of a transformer that
+is not trained can be measured. DIR has the files of https://github.com/multi30k/dataset,
+data/task1/raw, decompressed, or other texts in their place, such as those of a teacher. Linux only.
 """
 
 import argparse
@@ -202,12 +203,13 @@ class Transformer:
 
     Args:
         folder: Folder of the converted model, with `tokenizer.json`.
+        beam: Number of hypotheses.
         threads: Number of threads.
         is_bulk: Whether each thread translates one batch. Otherwise all threads share a sentence.
         length: Number of tokens of each output; `None` for outputs that end themselves.
     """
 
-    def __init__(self, folder, threads, is_bulk, length=None):
+    def __init__(self, folder, beam, threads, is_bulk, length=None):
         import ctranslate2
         from tokenizers import Tokenizer
 
@@ -216,16 +218,14 @@ class Transformer:
         self.translator = ctranslate2.Translator(
             str(folder), inter_threads=counts[0], intra_threads=counts[1]
         )
-        self.limits = {"max_decoding_length": length or MAX_LENGTH}
+        self.limits = {"beam_size": beam, "max_decoding_length": length or MAX_LENGTH}
         if length:
             self.limits["min_decoding_length"] = length
 
     def translate(self, texts):
         """Return the best translation of each text."""
         sources = [encoding.tokens[:-1] for encoding in self.tokenizer.encode_batch(texts)]
-        results = self.translator.translate_batch(
-            sources, beam_size=BEAM, max_batch_size=BATCH, **self.limits
-        )
+        results = self.translator.translate_batch(sources, max_batch_size=BATCH, **self.limits)
         ids = [
             [self.tokenizer.token_to_id(token) for token in result.hypotheses[0]]
             for result in results
@@ -236,6 +236,12 @@ class Transformer:
 # Both kinds of models.
 
 
+def folder_and_beam(model):
+    """Return the folder and the beam size of a model such as `OUT/best:1`."""
+    folder, colon, beam = str(model).rpartition(":")
+    return (folder, int(beam)) if colon else (beam, BEAM)
+
+
 def is_transformer(folder):
     return Path(folder, "model.bin").exists()
 
@@ -243,7 +249,10 @@ def is_transformer(folder):
 def translation(options, is_bulk):
     """Open a model; return a function from texts to translations."""
     if is_transformer(options.folder):
-        return Transformer(options.folder, options.threads, is_bulk, options.length).translate
+        transformer = Transformer(
+            options.folder, options.beam, options.threads, is_bulk, options.length
+        )
+        return transformer.translate
     from keras_bahdanau_runtime import Translator
 
     counts = {"threads": 1, "parallel_batches": options.threads}
@@ -306,10 +315,11 @@ def run_process(command, cores):
     }
 
 
-def run_model(options, name, folder, files, cores):
+def run_model(options, name, model, files, cores):
     """Run the command `translate` or `latency` with a model; return the result of `run_process`."""
+    folder, beam = folder_and_beam(model)
     python = options.python if is_transformer(folder) else sys.executable
-    command = [python, __file__, name, folder, *files, "--threads", cores]
+    command = [python, __file__, name, folder, *files, "--threads", cores, "--beam", beam]
     length = getattr(options, "length", None)
     return run_process([*command, *(["--length", length] if length else [])], cores)
 
@@ -355,15 +365,15 @@ def measure(options):
     # Outputs of a given length are for models that are not trained.
     quality = None if options.length else measure_quality(options, models)
     megabytes = {
-        name: sum(path.stat().st_size for path in Path(model).rglob("*") if path.is_file()) / 1e6
-        for name, model in models.items()
+        name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+        for name, folder in {n: Path(folder_and_beam(m)[0]) for n, m in models.items()}.items()
     }
     rows = {f"{name}, {cores}": [] for cores in options.cores for name in models}
     document = {"quality": quality, "megabytes": megabytes, "rounds": rows}
     for _ in range(options.rounds):
         for row, rounds in rows.items():
             name, cores = row.rsplit(", ", 1)
-            model, cores = Path(models[name]), int(cores)
+            model, cores = models[name], int(cores)
             files = source, options.output / "speed.hypotheses"
             result = run_model(options, "translate", model, files, cores)
             del result["output"]
@@ -471,6 +481,7 @@ def main():
         names = ("folder", "source", "target") if function is translate else ("folder", "source")
         command(function, *names).add_argument("--threads", type=int, default=1)
         commands.choices[function.__name__].add_argument("--length", type=int)
+        commands.choices[function.__name__].add_argument("--beam", type=int, default=BEAM)
     added = command(measure, "output")
     added.add_argument("models", nargs="+", metavar="NAME=FOLDER")
     added.add_argument("--python", required=True, help="that of the environment with CTranslate2")

@@ -107,6 +107,8 @@ class Stream:
 
     def write(self, audio):
         """Read a piece of audio, `(S,)` float32 samples, and return the letters that it adds."""
+        if self.is_finished:
+            return ""
         length = len(self.text)
         self._samples += len(audio)
         self._audio = np.concatenate([self._audio, audio])
