@@ -423,20 +423,23 @@ def speeds_and_scores(document):
 def draw(models, path):
     """Draw BLEU over speed; `models` is a dict from name to both, as of `speeds_and_scores`."""
     sys.path[:0] = [str(ROOT / "export")]
-    from keras_bahdanau_runtime.pictures.style import saved_figure
+    from keras_bahdanau_runtime.pictures.style import COLORS, saved_figure
 
-    with saved_figure(path, 7, 4) as figure:
+    with saved_figure(path, 8, 3.5) as figure:
         axes = figure.subplots()
-        # Labels of neighbors are above and below their points.
-        for index, (name, point) in enumerate(sorted(models.items(), key=lambda item: item[1])):
-            axes.plot(*point, "o", markersize=8)
-            offset = (0, -20 if index % 2 else 10)
-            axes.annotate(name, point, offset, textcoords="offset points", ha="center")
+        counts = {"s": 0, "o": 0}
+        for name, point in sorted(models.items(), key=lambda item: item[1]):
+            marker = "s" if "transformer" in name else "o"
+            color = COLORS[counts[marker]]
+            counts[marker] += 1
+            axes.plot(*point, marker, color=color, markersize=8, label=name)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         axes.set(
             xlabel="sentences per CPU second on one thread, start of the process included",
             ylabel="BLEU on test_2016_flickr",
         )
-        axes.margins(0.3)
+        axes.margins(0.1)
+        axes.set_xlim(left=0)
 
 
 def main():

@@ -48,7 +48,7 @@ def transformers():
     """Return the speeds and scores of models that are trained, as `compare_transformer.draw`."""
     page, heading = "benchmarks/README.md", "## A transformer in CTranslate2"
     speeds = {
-        row["model"]: float(row["sentences per CPU s"])
+        row["model"]: float(row["sentences per CPU s"].replace(",", ""))
         for row in table(page, "model", heading)
         if row["outputs"] == "own"
     }
