@@ -20,11 +20,11 @@ would count as time of its start.
 `prepare` writes the files of OpenNMT-py with the tokenizer of RUN, a folder of `keras-bahdanau
 train`. `train` may be interrupted when the loss is low enough, and `anneal` then lowers the rate.
 `convert` converts the last checkpoints and means of them, and `select` chooses one by BLEU on the
-validation set. `measure`
-translates in rounds, each time in a new process. The number after a transformer is its beam size, 5
-if there is none. With `--length 16`, all outputs have 16 tokens, so the speed of a transformer that
-is not trained can be measured. DIR has the files of https://github.com/multi30k/dataset,
-data/task1/raw, decompressed, or other texts in their place, such as those of a teacher. Linux only.
+validation set. `measure` translates in rounds, each time in a new process. The number after a
+transformer is its beam size, 5 if there is none. With `--length 16`, all outputs have 16 tokens, so
+the speed of a transformer that is not trained can be measured. DIR has the files of
+https://github.com/multi30k/dataset, data/task1/raw, decompressed, or translations by a teacher in
+their place. Linux only.
 """
 
 import argparse
@@ -237,9 +237,9 @@ class Transformer:
 
 
 def folder_and_beam(model):
-    """Return the folder and the beam size of a model such as `OUT/best:1`."""
-    folder, colon, beam = str(model).rpartition(":")
-    return (folder, int(beam)) if colon else (beam, BEAM)
+    """Return the folder and the beam size of an argument such as `OUT/best:1`."""
+    folder, colon, beam = model.rpartition(":")
+    return (Path(folder), int(beam)) if colon else (Path(beam), BEAM)
 
 
 def is_transformer(folder):
@@ -316,8 +316,8 @@ def run_process(command, cores):
 
 
 def run_model(options, name, model, files, cores):
-    """Run the command `translate` or `latency` with a model; return the result of `run_process`."""
-    folder, beam = folder_and_beam(model)
+    """Run `translate` or `latency` with a folder and its beam; return what `run_process` does."""
+    folder, beam = model
     python = options.python if is_transformer(folder) else sys.executable
     command = [python, __file__, name, folder, *files, "--threads", cores, "--beam", beam]
     length = getattr(options, "length", None)
@@ -338,7 +338,7 @@ def select(options):
     folder, results = options.output, {}
     for model in sorted((folder / "int8").iterdir()):
         target = folder / "val.hypotheses"
-        run_model(options, "translate", model, [folder / "val.en", target], 1)
+        run_model(options, "translate", (model, BEAM), [folder / "val.en", target], 1)
         results[model] = scores(folder, "val", target)[0]
         print(f"{model.name:>12}: {results[model]:.2f} BLEU on the validation set", flush=True)
     shutil.rmtree(folder / "best", ignore_errors=True)
@@ -360,13 +360,14 @@ def measure_quality(options, models):
 
 def measure(options):
     """Measure all models in rounds, print a table and draw BLEU over speed."""
-    models = dict(model.split("=", 1) for model in options.models)
+    arguments = dict(argument.split("=", 1) for argument in options.models)
+    models = {name: folder_and_beam(argument) for name, argument in arguments.items()}
     source = options.output / f"{PARTS[2]}.en"
     # Outputs of a given length are for models that are not trained.
     quality = None if options.length else measure_quality(options, models)
     megabytes = {
         name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
-        for name, folder in {n: Path(folder_and_beam(m)[0]) for n, m in models.items()}.items()
+        for name, (folder, _) in models.items()
     }
     rows = {f"{name}, {cores}": [] for cores in options.cores for name in models}
     document = {"quality": quality, "megabytes": megabytes, "rounds": rows}
@@ -486,7 +487,7 @@ def main():
         commands.choices[function.__name__].add_argument("--length", type=int)
         commands.choices[function.__name__].add_argument("--beam", type=int, default=BEAM)
     added = command(measure, "output")
-    added.add_argument("models", nargs="+", metavar="NAME=FOLDER")
+    added.add_argument("models", nargs="+", metavar="NAME=FOLDER[:BEAM]")
     added.add_argument("--python", required=True, help="that of the environment with CTranslate2")
     added.add_argument("--rounds", type=int, default=7)
     added.add_argument("--cores", type=int, nargs="+", default=[1, 2])

@@ -49,11 +49,7 @@ def build(units, attention):
     `audio -> letters, weights`.
     """
     audio = keras.Input((None,), name="audio")
-    layers = [LogMel(), keras.layers.BatchNormalization(momentum=0.9)]
-    for kernel_size in (5, 3):
-        layers.append(keras.layers.Conv1D(units, kernel_size, strides=2, activation="relu"))
-        layers.append(keras.layers.BatchNormalization(momentum=0.9))
-    features = keras.Sequential(layers)(audio)
+    features = front_end(units)(audio)
     annotations = keras.layers.Dropout(0.2)(BidirectionalEncoder(units)(features))
     embedding = keras.layers.Embedding(len(TOKENS), units)
     decoder = AttentiveDecoder(keras.layers.GRUCell(units), attention, DeepOutput(units))
@@ -63,6 +59,15 @@ def build(units, attention):
     training_model = keras.Model({"audio": audio, "before": previous}, logits)
     search = Decode(decoder, embedding, head, BeamSearch(3, n_best=1), MAX_LENGTH)
     return training_model, keras.Model(audio, search(annotations))
+
+
+def front_end(units):
+    """Return the layers from audio to features: each 0.05 s a vector that reads 0.125 s."""
+    layers = [LogMel(), keras.layers.BatchNormalization(momentum=0.9)]
+    for kernel_size in (5, 3):
+        layers.append(keras.layers.Conv1D(units, kernel_size, strides=2, activation="relu"))
+        layers.append(keras.layers.BatchNormalization(momentum=0.9))
+    return keras.Sequential(layers)
 
 
 def train(models, recordings, epochs, steps, seed):

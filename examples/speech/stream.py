@@ -17,7 +17,6 @@ from keras import ops
 
 from examples.common import export_and_compare, parse_options
 from examples.speech import recognize, spoken_digits
-from examples.speech.log_mel import LogMel
 from examples.speech.spoken_digits import SAMPLE_RATE
 from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
 from keras_bahdanau.layers import DecoderState, MonotonicAttention
@@ -40,11 +39,7 @@ def build(units):
     - encoder: `audio, state -> annotations, next state`
     - decoder: `letter, annotations, weights, state -> logits, next weights, next state`
     """
-    layers = [LogMel(), keras.layers.BatchNormalization(momentum=0.9)]
-    for kernel_size in (5, 3):
-        layers.append(keras.layers.Conv1D(units, kernel_size, strides=2, activation="relu"))
-        layers.append(keras.layers.BatchNormalization(momentum=0.9))
-    features = keras.Sequential(layers)
+    features = recognize.front_end(units)
     recurrent = keras.layers.GRU(units, return_sequences=True, return_state=True)
     embedding = keras.layers.Embedding(len(recognize.TOKENS), units)
     # Noise makes training prefer probabilities near 0 and 1, which inference rounds.
@@ -64,8 +59,7 @@ def build(units):
     recognizer = keras.Model(audio, search(annotations))
 
     state = keras.Input((units,), name="state")
-    piece, next_state = recurrent(features(audio), initial_state=state)
-    encoder = keras.Model([audio, state], [piece, next_state])
+    encoder = keras.Model([audio, state], recurrent(features(audio), initial_state=state))
 
     letter = keras.Input((), dtype="int32", name="letter")
     source = keras.Input((None, units), name="annotations")
@@ -150,9 +144,8 @@ class Stream:
         self.is_finished = self._letter == EOS or len(self.text) == self._max_length
 
 
-def transcribe(new_stream, audio, piece=PIECE):
-    """Return a closed `Stream` that has read audio in pieces of `piece` samples."""
-    stream = new_stream()
+def transcribe(stream, audio, piece=PIECE):
+    """Write audio to a `Stream` in pieces of `piece` samples, close it and return it."""
     for start in range(0, len(audio), piece):
         stream.write(audio[start : start + piece])
     stream.close()
@@ -231,7 +224,9 @@ def main(arguments=None):
         weights = np.eye(1, annotations.shape[1], dtype="float32")
         letter = np.array([BOS], "int32")
         functions = [
-            run_graph(encoder, args.output / "encoder", [audio, state], ["piece", "next_state"]),
+            run_graph(
+                encoder, args.output / "encoder", [audio, state], ["annotations", "next_state"]
+            ),
             run_graph(
                 decoder,
                 args.output / "decoder",
@@ -242,7 +237,7 @@ def main(arguments=None):
     numbers = numbers[:count]
     audios = [np.append(audio, np.zeros(recognize.SILENCE, "float32")) for _, audio, _ in numbers]
     began = time.process_time()
-    streams = [transcribe(lambda: Stream(*functions, units), audio) for audio in audios]
+    streams = [transcribe(Stream(*functions, units), audio) for audio in audios]
     seconds = time.process_time() - began
     results["numbers, stream"] = recognize.word_error_rate([s.text for s in streams], numbers)
     results["CPU ms per second of audio"] = 1e3 * seconds * SAMPLE_RATE / sum(map(len, audios))

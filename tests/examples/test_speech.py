@@ -113,6 +113,6 @@ def test_a_stream_writes_the_letters_of_the_whole_utterance_when_their_audio_arr
     arrivals += [12000] * (len(text) - len(arrivals))  # letters that are written at the end
     functions = stream.run_keras(encoder), stream.run_keras(decoder)
     for piece in (400, 1100, 12000):
-        written = stream.transcribe(lambda: stream.Stream(*functions, 8), audio, piece)
+        written = stream.transcribe(stream.Stream(*functions, 8), audio, piece)
         assert written.text == text
         assert written.times == [min(-(-time // piece) * piece, 12000) for time in arrivals]
